@@ -1,0 +1,74 @@
+"""The command line as a whole: its options, its commands, and how failures end it.
+
+Called by `main` only. A command is a function in a module of its own, registered here. Invariant: an error
+that headgate raises on purpose is one line on stderr and exit code 2; a traceback means a bug.
+"""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from headgate import __version__
+from headgate.cli.bench import bench
+from headgate.cli.config import config
+from headgate.errors import HeadgateError
+
+__all__ = ["app", "run"]
+
+app = typer.Typer(
+    name="headgate",
+    help="Push-based, credit-controlled data exchange for PySpark.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"headgate {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+app.command()(config)
+app.command()(bench)
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    >>> run(["config", "memory.segment_size", "--json"])
+    [...]
+    0
+    """
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of our pipe has seen enough. Python flushes once more at exit: into nothing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
+
+
+def _run(arguments: list[str] | None) -> int:
+    try:
+        app(arguments, prog_name="headgate")
+    except HeadgateError as error:
+        print(f"headgate: {error}", file=sys.stderr)
+        return 2
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0

@@ -1,0 +1,123 @@
+"""`headgate bench`: run bench suites, print their figures, and with `--check` fail on a missed goal.
+
+Figures go to stdout, all else (progress, the machine, missed goals) to stderr.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from headgate.bench.harness import Bench, Progress, Report, Row, find_suite, run_suite, suites
+from headgate.cli.tables import show_table
+from headgate.errors import ConfigError
+
+__all__ = ["bench"]
+
+_PLAIN_PROGRESS_S = 5.0  # at most one line in this time, where there is no terminal to draw on
+
+
+def bench(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="SUITE...", help="Suites to run; --list names them.")
+    ] = None,
+    *,
+    list_suites: Annotated[bool, typer.Option("--list", help="List the suites and run none.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Less work: a suite takes under 30 s.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 1 if a goal is missed.")] = False,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, max=1000, help="Runs per figure.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per suite, each on one line.")] = False,
+) -> None:
+    """Measure what headgate costs, each figure beside a baseline measured in the same run."""
+    if list_suites:
+        show_table(["suite", "what it measures"], [[one.name, one.meaning] for one in suites()])
+        return
+    if not names:
+        known = ", ".join(one.name for one in suites()) or "none"
+        raise ConfigError(f"name a bench suite to run: known are {known}")
+    missed: list[str] = []
+    for one in [find_suite(name) for name in dict.fromkeys(names)]:
+        with _progress(one.name) as progress:
+            report = run_suite(one, Bench(quick=quick, repeats=repeats, progress=progress))
+        if as_json:
+            print(json.dumps(report.to_json(), allow_nan=False), flush=True)
+        else:
+            _show(report)
+        missed += (f"{report.suite}: {case}" for case in report.missed)
+    if check and missed:
+        print(f"headgate: missed {_count(len(missed), 'goal')}: {'; '.join(missed)}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def _show(report: Report) -> None:
+    about = report.machine
+    print(
+        f"{report.suite}: {about['cpu']}, {_count(about['cores'], 'core')}, {about['python']}",
+        file=sys.stderr,
+        flush=True,
+    )
+    show_table(["case", "value", "unit", "against", "ratio", "goal", "ok"], [_cells(row) for row in report.rows])
+
+
+def _cells(row: Row) -> list[str]:
+    return [
+        row.case,
+        _figure(row.value),
+        row.unit,
+        row.against or "",
+        "" if row.ratio is None else f"{row.ratio:.2f}",
+        "" if row.goal is None else f"{'<=' if row.at_most else '>='} {_figure(row.goal)}",
+        {True: "yes", False: "NO", None: ""}[row.ok],
+    ]
+
+
+def _figure(value: float) -> str:
+    """Four digits that mean something, or all digits of a large number.
+
+    >>> _figure(1234567.8), _figure(0.00123456), _figure(1.5)
+    ('1,234,568', '0.001235', '1.5')
+    """
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _count(number: object, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+@contextmanager
+def _progress(name: str) -> Iterator[Progress]:
+    """A bar that vanishes when done; without a terminal, a line now and then."""
+    if not sys.stderr.isatty():
+        yield _plain_progress(name)
+        return
+    from rich.console import Console  # noqa: PLC0415 - only for terminals
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+    from rich.progress import Progress as Bar  # noqa: PLC0415
+
+    # No auto_refresh: its thread would compete with what is being measured.
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+        task = bar.add_task(name, total=None)
+
+        def draw(case: str, done: int, total: int | None) -> None:
+            bar.update(task, description=f"{name}: {case}", completed=done, total=total, refresh=True)
+
+        yield draw
+
+
+def _plain_progress(name: str) -> Progress:
+    last_s: float | None = None
+
+    def tell(case: str, done: int, total: int | None) -> None:
+        nonlocal last_s
+        now_s = time.monotonic()
+        if last_s is None or now_s - last_s >= _PLAIN_PROGRESS_S:
+            last_s = now_s
+            of = "" if total is None else f" of {total}"
+            print(f"{name}: case {done + 1}{of}: {case}", file=sys.stderr, flush=True)
+
+    return tell

@@ -1,0 +1,192 @@
+"""The table of settings: attribute, type, kind with limits, meaning, default.
+
+The dotted key of a setting is the path of attributes that leads to it: `memory.segment_size` is
+`settings.memory.segment_size`. Sizes are ints in bytes, times are `Duration`. To add a setting, add it here;
+a new top section also goes into `Settings` and `load_settings`.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated
+
+from headgate.config.kinds import Choice, Count, Flag, FlushTime, Fraction, Path, Size, Time, Word
+from headgate.config.units import (
+    GIB,
+    KIB,
+    MIB,
+    NS_PER_HOUR,
+    NS_PER_MS,
+    NS_PER_SECOND,
+    BufferTimeout,
+    Duration,
+)
+
+__all__ = [
+    "BackoffSettings",
+    "BackpressureSettings",
+    "ExecutionSettings",
+    "FlowControl",
+    "MemorySettings",
+    "NetworkMemorySettings",
+    "NetworkSettings",
+    "RecordSettings",
+    "Section",
+]
+
+_MS, _SECOND, _HOUR = NS_PER_MS, NS_PER_SECOND, NS_PER_HOUR
+_100_MS = Duration(100 * _MS)
+_50_MS = Duration(50 * _MS)
+_10_S = Duration(10 * _SECOND)
+_30_S = Duration(30 * _SECOND)
+_60_S = Duration(60 * _SECOND)
+_AUTO = BufferTimeout.parse("auto")
+
+
+class FlowControl(StrEnum):
+    """How a sender is kept from sending more than its receiver can hold.
+
+    >>> NetworkSettings().flow_control
+    <FlowControl.CREDIT: 'credit'>
+    """
+
+    CREDIT = "credit"
+    TCP = "tcp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One level of the table; its fields are settings or further sections.
+
+    >>> issubclass(MemorySettings, Section)
+    True
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkMemorySettings(Section):
+    """How much memory a worker gives to its buffers.
+
+    >>> NetworkMemorySettings().max
+    1073741824
+    """
+
+    fraction: Annotated[float, Fraction(), "Share of a worker's memory that becomes buffers."] = 0.1
+    min: Annotated[int, Size(16, 1024 * GIB), "Least memory for buffers, whatever the share."] = 64 * MIB
+    max: Annotated[int, Size(16, 1024 * GIB), "Most memory for buffers, whatever the share."] = 1 * GIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySettings(Section):
+    """Buffers and the memory they are cut from.
+
+    >>> MemorySettings().segment_size
+    32768
+    """
+
+    segment_size: Annotated[int, Size(16, 64 * MIB), "Size of one buffer."] = 32 * KIB
+    network: NetworkMemorySettings = field(default_factory=NetworkMemorySettings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackoffSettings(Section):
+    """How long to wait before asking again for a partition that is not there yet.
+
+    >>> BackoffSettings().max.seconds
+    10.0
+    """
+
+    initial: Annotated[
+        Duration, Time(_MS, _HOUR), "First wait before a missing partition is asked for again; then doubled."
+    ] = _100_MS
+    max: Annotated[
+        Duration, Time(_MS, _HOUR), "Longest wait before asking again; a miss after it is a PartitionNotFound error."
+    ] = _10_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkSettings(Section):
+    """Channels between tasks: their buffers, flow control and connections.
+
+    >>> NetworkSettings().buffers_per_channel
+    2
+    """
+
+    buffers_per_channel: Annotated[
+        int, Count(1, 10_000), "Buffers a remote channel has to itself, which is also its first credit."
+    ] = 2
+    floating_buffers_per_gate: Annotated[
+        int, Count(0, 100_000), "Buffers that a gate's channels share, handed out by backlog."
+    ] = 8
+    max_buffers_per_channel: Annotated[int, Count(1, 100_000), "Most buffers queued for one subpartition."] = 10
+    max_overdraft_buffers: Annotated[
+        int, Count(0, 100_000), "Buffers a writer may take past its pool to finish a record."
+    ] = 5
+    buffers_request_timeout: Annotated[
+        Duration, Time(_MS, 24 * _HOUR), "How long a request for buffers may wait before it is an error."
+    ] = _30_S
+    partition_request_backoff: BackoffSettings = field(default_factory=BackoffSettings)
+    flow_control: Annotated[FlowControl, Choice(FlowControl), "'credit', or 'tcp': the old way, kept to compare."] = (
+        FlowControl.CREDIT
+    )
+    transport: Annotated[
+        str,
+        Word("'auto' or the name of a driver"),
+        "Socket driver: 'auto' takes the fastest available, 'asyncio' is the portable one.",
+    ] = "auto"
+    connect_timeout: Annotated[Duration, Time(_MS, _HOUR), "How long a connection to another worker may take."] = _30_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionSettings(Section):
+    """How tasks run.
+
+    >>> str(ExecutionSettings().buffer_timeout)
+    'auto'
+    """
+
+    buffer_timeout: Annotated[
+        BufferTimeout,
+        FlushTime(_HOUR),
+        "When a buffer that is not full is sent: 'auto' when the task has no more input at hand and after "
+        "100 ms at the latest, a time for a fixed interval, 0 after every record, -1 only when full.",
+    ] = _AUTO
+    object_reuse: Annotated[bool, Flag(), "Hand the same object down a chain of operators instead of a copy."] = False
+    max_parallelism: Annotated[
+        int, Count(1, 32_768), "Number of key groups, so the most subtasks a keyed step can ever have."
+    ] = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordSettings(Section):
+    """Records on their way into and out of buffers.
+
+    >>> RecordSettings().spill_threshold
+    5242880
+    """
+
+    batch_size: Annotated[
+        int, Count(1, 100_000), "Most records a writer collects for one channel before it serializes them."
+    ] = 1_000
+    # Lengths are 32 bits on the wire.
+    max_size: Annotated[int, Size(1, 4095 * MIB), "Largest record; a larger one is an error."] = 1 * GIB
+    spill_threshold: Annotated[
+        int, Size(1, 4095 * MIB), "Records larger than this are gathered in a temporary file, not in memory."
+    ] = 5 * MIB
+    spill_directory: Annotated[
+        str,
+        Path("a directory, or nothing"),
+        "Where files of large records go; empty is the system's place.",
+    ] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackpressureSettings(Section):
+    """Stack sampling, which runs only while somebody looks.
+
+    >>> BackpressureSettings().delay.ms
+    50.0
+    """
+
+    samples: Annotated[int, Count(1, 10_000), "Stack samples taken of each task for one verdict."] = 100
+    delay: Annotated[Duration, Time(_MS, 10 * _SECOND), "Time between two samples."] = _50_MS
+    refresh: Annotated[Duration, Time(0, _HOUR), "How long a verdict is reused before sampling again."] = _60_S

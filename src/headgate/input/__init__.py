@@ -1,0 +1,25 @@
+"""From the producer's queue to the consumer's loop.
+
+`channel` reaches one producer, `gate` takes turns among channels and is where a task waits for input, `reader`
+turns buffers back into elements.
+"""
+
+from headgate.input.channel import Backoff, ChannelState, ChannelStatistics, InputChannel, LocalSource, Source
+from headgate.input.gate import Delivery, Gate, GateStatistics, InputGate, UnionGate
+from headgate.input.reader import ReaderStatistics, RecordReader
+
+__all__ = [
+    "Backoff",
+    "ChannelState",
+    "ChannelStatistics",
+    "Delivery",
+    "Gate",
+    "GateStatistics",
+    "InputChannel",
+    "InputGate",
+    "LocalSource",
+    "ReaderStatistics",
+    "RecordReader",
+    "Source",
+    "UnionGate",
+]

@@ -1,0 +1,263 @@
+"""One input of a gate, and how it reaches its producer inside this worker.
+
+A channel begins as a number in its gate. Once the place of its producer is known it gets a source: here a
+`LocalSource`, which hands over the producer's buffers themselves. Everything runs under the exchange lock, on
+the thread of the gate's reader or (`available_locked`) of whoever produces.
+
+Invariants: a channel stands in its gate's queue at most once; what was announced is polled; release gives
+everything back and is told to the producer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+from headgate.errors import LocalProtocolError, PartitionNotFound
+
+if TYPE_CHECKING:
+    from headgate.buffer import BufferSlice
+    from headgate.ids import ChannelIndex, PartitionId, SubpartitionIndex
+    from headgate.sync import Wake
+
+__all__ = ["Backoff", "ChannelState", "ChannelStatistics", "InputChannel", "LocalSource", "Source", "Subpartitions"]
+
+
+class ChannelState(Enum):
+    """Where a channel is in its life."""
+
+    UNKNOWN = "unknown"  # nobody has said yet where the producer is
+    REQUESTING = "requesting"  # the producer's partition is not there yet
+    READING = "reading"
+    ENDED = "ended"  # the end of the partition was read
+    RELEASED = "released"
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStatistics:
+    """A channel at one moment."""
+
+    state: ChannelState
+    backlog: int
+    buffers_in: int
+    bytes_in: int
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait before asking again for a missing partition: doubled at each miss up to the longest."""
+
+    initial_ns: int = 100_000_000
+    max_ns: int = 10_000_000_000
+
+    def after(self, delay_ns: int) -> int | None:
+        """The wait after a wait of `delay_ns` (0: none yet); None: it is time to give up.
+
+        >>> backoff, waits = Backoff(100, 350), [0]
+        >>> while (wait := backoff.after(waits[-1])) is not None: waits.append(wait)
+        >>> waits
+        [0, 100, 200, 350]
+        """
+        if delay_ns == 0:
+            return self.initial_ns
+        return min(delay_ns * 2, self.max_ns) if delay_ns < self.max_ns else None
+
+
+class Listener(Protocol):
+    """What is told about data: the channel."""
+
+    def available_locked(self) -> Wake:
+        """There is something to poll."""
+        ...
+
+
+class Polled(Protocol):
+    """One reader's share of a partition, from the reader's side."""
+
+    @property
+    def backlog(self) -> int:
+        """Data buffers waiting."""
+        ...
+
+    def available_locked(self) -> bool:
+        """Whether a poll may give something."""
+        ...
+
+    def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
+        """The next bytes, and whom to wake."""
+        ...
+
+
+class Subpartitions(Protocol):
+    """Where local producers are found: the worker's partition registry."""
+
+    def attach_locked(
+        self, partition_id: PartitionId, index: SubpartitionIndex, listener: Listener
+    ) -> tuple[Polled, Wake]:
+        """Become the reader of a subpartition."""
+        ...
+
+    def release_subpartition_locked(self, partition_id: PartitionId, index: SubpartitionIndex) -> Wake:
+        """Want no more of it."""
+        ...
+
+
+class Source(Protocol):
+    """How a channel gets at its producer's data."""
+
+    @property
+    def backlog(self) -> int:
+        """Data buffers waiting at the producer."""
+        ...
+
+    @property
+    def retry_at_ns(self) -> int | None:
+        """When to call `request_locked` again; None while connected."""
+        ...
+
+    def request_locked(self, listener: Listener, now_ns: int) -> Wake:
+        """Try to connect; PartitionNotFound after the last try."""
+        ...
+
+    def available_locked(self) -> bool:
+        """Whether a poll may give something."""
+        ...
+
+    def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
+        """The next bytes, and whom to wake."""
+        ...
+
+    def release_locked(self) -> Wake:
+        """Want no more."""
+        ...
+
+
+class LocalSource:
+    """A producer in this worker: its buffers are handed over as they are."""
+
+    __slots__ = ("_backoff", "_delay_ns", "_index", "_partition_id", "_registry", "_subpartition", "retry_at_ns")
+
+    def __init__(
+        self,
+        registry: Subpartitions,
+        partition_id: PartitionId,
+        index: SubpartitionIndex,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._registry = registry
+        self._partition_id = partition_id
+        self._index = index
+        self._backoff = backoff if backoff is not None else Backoff()
+        self._delay_ns = 0
+        self._subpartition: Polled | None = None
+        self.retry_at_ns: int | None = None
+
+    @property
+    def backlog(self) -> int:
+        """Data buffers waiting at the producer."""
+        return 0 if self._subpartition is None else self._subpartition.backlog
+
+    def request_locked(self, listener: Listener, now_ns: int) -> Wake:
+        """Try to connect; if the partition is missing, set the time of the next try."""
+        try:
+            self._subpartition, wake = self._registry.attach_locked(self._partition_id, self._index, listener)
+        except PartitionNotFound:
+            delay_ns = self._backoff.after(self._delay_ns)
+            if delay_ns is None:
+                raise
+            self._delay_ns, self.retry_at_ns = delay_ns, now_ns + delay_ns
+            return None
+        self.retry_at_ns = None
+        return wake
+
+    def available_locked(self) -> bool:
+        """Whether a poll may give something."""
+        return self._subpartition is not None and self._subpartition.available_locked()
+
+    def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
+        """The next bytes, and whom to wake."""
+        assert self._subpartition is not None, "only a connected source is polled"
+        return self._subpartition.poll_locked()
+
+    def release_locked(self) -> Wake:
+        """Want no more."""
+        return self._registry.release_subpartition_locked(self._partition_id, self._index)
+
+
+class InputChannel:
+    """One input of a gate. Made by the gate."""
+
+    __slots__ = ("_gate", "buffers_in", "bytes_in", "index", "queued", "source", "state")
+
+    def __init__(self, index: ChannelIndex, gate: GateQueue) -> None:
+        self.index = index
+        self.state = ChannelState.UNKNOWN
+        self.source: Source | None = None
+        self.queued = False  # stands in the gate's queue
+        self.buffers_in = 0
+        self.bytes_in = 0
+        self._gate = gate
+
+    def available_locked(self) -> Wake:
+        """The producer says that there is something to poll."""
+        if self.queued or self.state is ChannelState.RELEASED or self.state is ChannelState.ENDED:
+            return None
+        return self._gate.enqueue_locked(self)
+
+    def connect_locked(self, source: Source, now_ns: int) -> Wake:
+        """The place of the producer is known now."""
+        if self.state is ChannelState.RELEASED:
+            return source.release_locked()
+        if self.state is not ChannelState.UNKNOWN:
+            raise LocalProtocolError(f"channel {self.index} is connected twice")
+        self.source = source
+        self.state = ChannelState.REQUESTING
+        return self.request_locked(now_ns)
+
+    def request_locked(self, now_ns: int) -> Wake:
+        """Ask for the partition, if it is time."""
+        source = self.source
+        if self.state is not ChannelState.REQUESTING or source is None:
+            return None
+        if source.retry_at_ns is not None and source.retry_at_ns > now_ns:
+            return None
+        wake = source.request_locked(self, now_ns)
+        if source.retry_at_ns is None:
+            self.state = ChannelState.READING
+        return wake
+
+    def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
+        """The next bytes, and whom to wake."""
+        if self.source is None or self.state is ChannelState.RELEASED:
+            return None, None
+        taken, wake = self.source.poll_locked()
+        if taken is not None:
+            self.buffers_in += 1
+            self.bytes_in += len(taken.memory)
+        return taken, wake
+
+    def end_locked(self) -> Wake:
+        """The end of the partition was read."""
+        self.state = ChannelState.ENDED
+        return None if self.source is None else self.source.release_locked()
+
+    def release_locked(self) -> Wake:
+        """Give everything back and tell the producer to stop. May be repeated."""
+        if self.state is ChannelState.RELEASED:
+            return None
+        ended, self.state = self.state is ChannelState.ENDED, ChannelState.RELEASED
+        return None if self.source is None or ended else self.source.release_locked()
+
+    def statistics_locked(self) -> ChannelStatistics:
+        """The channel at this moment."""
+        backlog = 0 if self.source is None else self.source.backlog
+        return ChannelStatistics(self.state, backlog, self.buffers_in, self.bytes_in)
+
+
+class GateQueue(Protocol):
+    """The gate, as far as its channels know it."""
+
+    def enqueue_locked(self, channel: InputChannel) -> Wake:
+        """A channel has data and does not stand in the queue."""
+        ...

@@ -1,0 +1,141 @@
+"""From buffers to elements: what a task's loop reads.
+
+Runs on the task's thread. A record in one buffer is decoded where it lies; one that spans buffers is gathered
+first. Where a serializer's values refer to the bytes themselves (Arrow), the buffer is lent to them and returns
+to its pool when they are gone, unless the pool cannot spare it: then they get a copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from headgate.errors import CorruptStream
+from headgate.meters import Counter
+from headgate.record.element import Batch, Element, EndOfPartition, Event, Record, decode_element
+from headgate.record.spanning import Read, RecordLimits, SpanningReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headgate.buffer import BufferSlice
+    from headgate.input.gate import Gate
+    from headgate.record.serializer import Serializer
+
+__all__ = ["ReaderStatistics", "RecordReader"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderStatistics:
+    """What a reader has done so far."""
+
+    records_in: int
+    bytes_in: int
+    buffers_in: int
+
+
+class RecordReader(Generic[T]):
+    """Reads the elements and events of a gate, in the order of each channel."""
+
+    def __init__(self, gate: Gate, serializer: Serializer[T], *, limits: RecordLimits | None = None) -> None:
+        limits = limits if limits is not None else RecordLimits()
+        self.gate = gate
+        self.channel = -1
+        """The channel of what was read last."""
+        self.records_in = Counter()
+        self.bytes_in = Counter()
+        self.buffers_in = Counter()
+        self._serializer = serializer
+        self._lends = serializer.lends
+        self._where = [f"gate {gate.name}, channel {index}" for index in range(gate.channel_count)]
+        self._spanning = [SpanningReader(limits, where) for where in self._where]
+        self._data: BufferSlice | None = None  # not used up yet
+        self._lent: memoryview | None = None
+
+    def poll(self) -> Element[T] | Event | None:
+        """What is at hand; None if nothing is, or all has ended."""
+        return self._next(self.gate.poll)
+
+    def read(
+        self, timeout_s: float | None = None, *, before_wait: Callable[[], object] | None = None
+    ) -> Element[T] | Event | None:
+        """What comes next, asleep until it does; None if all has ended, or after `timeout_s`."""
+        return self._next(lambda: self.gate.read(timeout_s, before_wait=before_wait))
+
+    @property
+    def finished(self) -> bool:
+        """Whether every channel has ended."""
+        return self._data is None and self.gate.finished
+
+    def __iter__(self) -> Iterator[Element[T] | Event]:
+        """Everything until the end, asleep in between."""
+        while (element := self.read()) is not None:
+            yield element
+
+    def close(self) -> None:
+        """Give back what the reader holds, and release the gate. May be repeated."""
+        self._let_go()
+        for spanning in self._spanning:
+            spanning.close()
+        self.gate.release()
+
+    def statistics(self) -> ReaderStatistics:
+        """What was read so far."""
+        return ReaderStatistics(self.records_in.value, self.bytes_in.value, self.buffers_in.value)
+
+    def _next(
+        self, get: Callable[[], tuple[int, BufferSlice | None, Event | None] | None]
+    ) -> Element[T] | Event | None:
+        while True:
+            if self._data is None:
+                delivery = get()
+                if delivery is None:
+                    return None
+                self.channel, data, event = delivery
+                if data is None:
+                    return self._on_event(event)
+                self._data = data
+                self.buffers_in.value += 1
+                self.bytes_in.value += len(data.memory)
+                self._spanning[self.channel].feed(data.memory, data.offset)
+            spanning = self._spanning[self.channel]
+            match spanning.next():
+                case Read.INCOMPLETE:
+                    self._let_go()
+                case Read.RECORD_MORE:
+                    return self._decode(spanning)
+                case Read.RECORD_LAST:
+                    element = self._decode(spanning)
+                    self._let_go()
+                    return element
+
+    def _on_event(self, event: Event | None) -> Event | None:
+        if isinstance(event, EndOfPartition) and self._spanning[self.channel].unfinished:
+            raise CorruptStream(f"{self._where[self.channel]}: the partition ends in the middle of a record")
+        return event
+
+    def _decode(self, spanning: SpanningReader) -> Element[T]:
+        record = self._keepable(spanning) if self._lends and spanning.borrowed else spanning.record
+        element = decode_element(record, self._serializer, self._where[self.channel])
+        if isinstance(element, Batch):
+            self.records_in.value += len(element.values)
+        elif isinstance(element, Record):
+            self.records_in.value += 1
+        return element
+
+    def _keepable(self, spanning: SpanningReader) -> memoryview:
+        """The record in memory that its values may refer to for as long as they live."""
+        assert self._data is not None, "a borrowed record lies in a buffer"
+        if self._lent is None:
+            self._lent = self._data.lend()
+        if self._lent is None:
+            return spanning.detached()
+        return self._lent[spanning.end - len(spanning.record) : spanning.end]
+
+    def _let_go(self) -> None:
+        self._lent = None
+        data, self._data = self._data, None
+        if data is not None:
+            data.release()

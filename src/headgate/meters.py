@@ -1,0 +1,115 @@
+"""Cheap, always-on measures: counters, rates, and where a task's time goes.
+
+A meter has one writing thread (the task's, or whoever holds the exchange lock) and any number of readers;
+readers see a value that was true a moment ago. Nothing here takes a lock or asks for the time by itself.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+__all__ = ["Counter", "Rate", "TaskState", "TaskTimer", "TimeSpent"]
+
+
+class Counter:
+    """Counts up.
+
+    >>> records = Counter()
+    >>> records.add(); records.add(9); records.value
+    10
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def add(self, n: int = 1) -> None:
+        """Count `n` more."""
+        self.value += n
+
+
+class Rate:
+    """How fast a counter rose between the last two looks.
+
+    >>> count, seconds = Counter(), iter([0, 1_000_000_000, 3_000_000_000])
+    >>> rate = Rate(count, lambda: next(seconds))
+    >>> count.add(500); rate.per_second()
+    500.0
+    >>> count.add(500); rate.per_second()
+    250.0
+    """
+
+    __slots__ = ("_at_ns", "_counter", "_now_ns", "_value")
+
+    def __init__(self, counter: Counter, now_ns: Callable[[], int]) -> None:
+        self._counter = counter
+        self._now_ns = now_ns
+        self._at_ns = now_ns()
+        self._value = counter.value
+
+    def per_second(self) -> float:
+        """The mean since the last call (or since the start); 0 when no time has passed."""
+        now_ns, value = self._now_ns(), self._counter.value
+        elapsed_ns, risen = now_ns - self._at_ns, value - self._value
+        if elapsed_ns <= 0:
+            return 0.0
+        self._at_ns, self._value = now_ns, value
+        return risen * 1e9 / elapsed_ns
+
+
+class TaskState(Enum):
+    """What a task thread is doing."""
+
+    BUSY = "busy"  # running operators
+    IDLE = "idle"  # asleep until there is input
+    BACK_PRESSURED = "back-pressured"  # asleep until there is an output buffer
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSpent:
+    """Nanoseconds in each state since the timer was made, the running state included."""
+
+    busy_ns: int
+    idle_ns: int
+    back_pressured_ns: int
+
+
+class TaskTimer:
+    """Splits a task's time into busy, idle and back-pressured.
+
+    The two places where a task thread sleeps (input, output buffer) call `enter` before and `leave` after.
+
+    >>> now = iter([0, 10, 25, 30])
+    >>> timer = TaskTimer(lambda: next(now))
+    >>> timer.enter(TaskState.IDLE); timer.leave(); timer.statistics()
+    TimeSpent(busy_ns=15, idle_ns=15, back_pressured_ns=0)
+    """
+
+    __slots__ = ("_now_ns", "_since_ns", "_spent_ns", "state")
+
+    def __init__(self, now_ns: Callable[[], int]) -> None:
+        self._now_ns = now_ns
+        self._since_ns = now_ns()
+        self._spent_ns = dict.fromkeys(TaskState, 0)
+        self.state = TaskState.BUSY
+
+    def enter(self, state: TaskState) -> None:
+        """The task goes from one state to another."""
+        now_ns = self._now_ns()
+        self._spent_ns[self.state] += now_ns - self._since_ns
+        self._since_ns, self.state = now_ns, state
+
+    def leave(self) -> None:
+        """The task is busy again."""
+        self.enter(TaskState.BUSY)
+
+    def statistics(self) -> TimeSpent:
+        """Where the time has gone until now."""
+        spent_ns, running = dict(self._spent_ns), self.state
+        spent_ns[running] += max(0, self._now_ns() - self._since_ns)
+        return TimeSpent(
+            busy_ns=spent_ns[TaskState.BUSY],
+            idle_ns=spent_ns[TaskState.IDLE],
+            back_pressured_ns=spent_ns[TaskState.BACK_PRESSURED],
+        )

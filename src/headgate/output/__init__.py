@@ -1,0 +1,50 @@
+"""From an operator's output to the queue its reader takes buffers from.
+
+`selector` chooses the channel, `writer` collects, serializes and appends, `partition` hands out buffers and keeps
+one queue (`pipelined`) per reader, `registry` lets readers find it. `columns` does the first two for Arrow.
+"""
+
+from headgate.output.partition import PartitionStatistics, PartitionType, ResultPartition
+from headgate.output.pipelined import (
+    PipelinedSubpartition,
+    SubpartitionListener,
+    SubpartitionState,
+    SubpartitionStatistics,
+)
+from headgate.output.registry import PartitionRegistry
+from headgate.output.selector import (
+    Below,
+    Broadcast,
+    Custom,
+    Forward,
+    Global,
+    Hash,
+    Rebalance,
+    Rescale,
+    Selector,
+    Shuffle,
+)
+from headgate.output.writer import RecordWriter, WriterStatistics
+
+__all__ = [
+    "Below",
+    "Broadcast",
+    "Custom",
+    "Forward",
+    "Global",
+    "Hash",
+    "PartitionRegistry",
+    "PartitionStatistics",
+    "PartitionType",
+    "PipelinedSubpartition",
+    "Rebalance",
+    "RecordWriter",
+    "Rescale",
+    "ResultPartition",
+    "Selector",
+    "Shuffle",
+    "SubpartitionListener",
+    "SubpartitionState",
+    "SubpartitionStatistics",
+    "WriterStatistics",
+]

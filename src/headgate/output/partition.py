@@ -1,0 +1,228 @@
+"""A result partition: what one task gives out, one subpartition per reader, with a pool behind.
+
+The task's thread asks it for buffers and sleeps here when there is none: one of the two places where a task
+blocks. Readers reach its subpartitions through the registry.
+
+Invariant: a buffer is in the queue of its subpartition from the moment the writer gets it, so whatever was
+written can be read in order; the writer finishes one buffer of a channel before it asks for the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from headgate.buffer import UNCHANNELLED, Buffer, BufferReader
+from headgate.errors import Cancelled, LocalProtocolError
+from headgate.ids import SubpartitionIndex
+from headgate.meters import Counter
+from headgate.output.pipelined import PipelinedSubpartition, SubpartitionState, SubpartitionStatistics
+from headgate.record.element import EndOfPartition, Event, encode_event
+from headgate.sync import together
+
+if TYPE_CHECKING:
+    from headgate.buffer import LocalPool, LocalPoolStatistics, Segment
+    from headgate.ids import PartitionId
+    from headgate.meters import TaskTimer
+    from headgate.sync import Lock, Wake
+
+__all__ = ["PartitionStatistics", "PartitionType", "ResultPartition"]
+
+
+class PartitionType(Enum):
+    """How a partition's data reaches its readers.
+
+    >>> PartitionType.PIPELINED_BOUNDED.back_pressure, PartitionType.BLOCKING.pipelined
+    (True, False)
+    """
+
+    PIPELINED = ("pipelined", True, False, True)
+    PIPELINED_BOUNDED = ("pipelined-bounded", True, True, True)
+    BLOCKING = ("blocking", False, False, False)
+
+    def __init__(self, label: str, pipelined: bool, bounded: bool, back_pressure: bool) -> None:
+        self.label = label
+        self.pipelined = pipelined
+        """Read while it is written."""
+        self.bounded = bounded
+        """Holds a few buffers per reader, not all there are."""
+        self.back_pressure = back_pressure
+        """A slow reader slows the writer."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatistics:
+    """A partition at one moment."""
+
+    id: PartitionId
+    type: PartitionType
+    subpartitions: tuple[SubpartitionStatistics, ...]
+    buffers_out: int
+    bytes_out: int
+    pool: LocalPoolStatistics
+
+
+class ResultPartition:
+    """What one task gives out. Pipelined types only; its writer is one task thread."""
+
+    def __init__(
+        self,
+        partition_id: PartitionId,
+        kind: PartitionType,
+        subpartitions: int,
+        pool: LocalPool,
+        *,
+        request_timeout_s: float | None = None,
+        timer: TaskTimer | None = None,
+    ) -> None:
+        assert kind.pipelined, "this partition keeps its data in memory"
+        assert subpartitions >= 1, "a partition has at least one reader"
+        self.id = partition_id
+        self.type = kind
+        self.pool = pool
+        self.lock: Lock = pool.lock
+        self.buffers_out = Counter()
+        self.bytes_out = Counter()
+        self._request_timeout_s = request_timeout_s
+        self._timer = timer
+        self._cause: BaseException | None = None
+        self.subpartitions = tuple(
+            PipelinedSubpartition(SubpartitionIndex(index), self.lock, f"partition {partition_id}")
+            for index in range(subpartitions)
+        )
+
+    # The writer's side.
+
+    def next_buffer(self, channel: int, full: Buffer | None, *, mid_record: bool, wait: bool = True) -> Buffer | None:
+        """Finish a buffer and put a new one behind it; with `wait`, asleep until there is one.
+
+        `UNCHANNELLED` means all channels: one buffer with a reader in every subpartition. A record that was
+        begun (`mid_record`) may be finished with overdraft buffers. None: there is none and `wait` is off.
+        """
+        with self.lock:
+            wake = self._finish_locked(channel, full) if full is not None else None
+            self._check_locked()
+            segment = self.pool.try_request_locked(channel, overdraft=mid_record)
+            buffer = None
+            if segment is not None:
+                buffer, added = self._enqueue_locked(segment, channel)
+                wake = together(wake, added)
+        if wake is not None:
+            wake()
+        if buffer is not None or not wait:
+            return buffer
+        segment = self.pool.request(channel, overdraft=mid_record, timeout_s=self._request_timeout_s, timer=self._timer)
+        with self.lock:
+            if self._cause is not None:
+                wake = self.pool.recycle_locked(segment, channel)
+            else:
+                buffer, wake = self._enqueue_locked(segment, channel)
+        if wake is not None:
+            wake()
+        if buffer is None:
+            raise self._gone()
+        return buffer
+
+    def end_buffer(self, channel: int, buffer: Buffer) -> None:
+        """Finish a buffer without asking for the next."""
+        with self.lock:
+            wake = self._finish_locked(channel, buffer)
+        if wake is not None:
+            wake()
+
+    def flush(self, channel: int = UNCHANNELLED) -> None:
+        """Let readers have what is in the unfinished buffer of a channel, or of all."""
+        with self.lock:
+            wake = together(*[subpartition.flush_locked() for subpartition in self._of(channel)])
+        if wake is not None:
+            wake()
+
+    def add_event(self, event: Event) -> None:
+        """An event behind everything written so far, in every channel. All buffers must be finished."""
+        data = encode_event(event)
+        with self.lock:
+            self._check_locked()
+            wake = self._add_event_locked(data)
+        if wake is not None:
+            wake()
+
+    def finish(self) -> None:
+        """The end, in every channel."""
+        data = encode_event(EndOfPartition())
+        with self.lock:
+            self._check_locked()
+            wake = self._add_event_locked(data)
+            for subpartition in self.subpartitions:
+                subpartition.finish_locked()
+        if wake is not None:
+            wake()
+
+    # Everybody's side.
+
+    def release(self, cause: BaseException | None = None) -> None:
+        """Drop everything and refuse everything, for this cause or because it is over. May be repeated."""
+        with self.lock:
+            wake = self.release_locked(cause)
+        if wake is not None:
+            wake()
+
+    def release_locked(self, cause: BaseException | None = None) -> Wake:
+        """As `release`, for callers who hold the lock already."""
+        if self._cause is None:
+            self._cause = cause if cause is not None else Cancelled(f"partition {self.id} was released")
+        wakes = [subpartition.release_locked(cause) for subpartition in self.subpartitions]
+        return together(*wakes, self.pool.destroy_locked())
+
+    def release_subpartition_locked(self, index: SubpartitionIndex) -> Wake:
+        """A reader wants no more of its subpartition; when none does, the writer is stopped."""
+        wake = self.subpartitions[index].release_locked()
+        if all(subpartition.state is SubpartitionState.RELEASED for subpartition in self.subpartitions):
+            wake = together(wake, self.release_locked(Cancelled(f"partition {self.id} has no reader left")))
+        return wake
+
+    def statistics(self) -> PartitionStatistics:
+        """The partition at this moment."""
+        with self.lock:
+            subpartitions = tuple(subpartition.statistics_locked() for subpartition in self.subpartitions)
+        return PartitionStatistics(
+            id=self.id,
+            type=self.type,
+            subpartitions=subpartitions,
+            buffers_out=self.buffers_out.value,
+            bytes_out=self.bytes_out.value,
+            pool=self.pool.statistics(),
+        )
+
+    def _of(self, channel: int) -> tuple[PipelinedSubpartition, ...]:
+        return self.subpartitions if channel == UNCHANNELLED else (self.subpartitions[channel],)
+
+    def _enqueue_locked(self, segment: Segment, channel: int) -> tuple[Buffer, Wake]:
+        buffer = Buffer(segment.memory, segment=segment, owner=self.pool, channel=channel)
+        if channel != UNCHANNELLED:
+            return buffer, self.subpartitions[channel].add_locked(BufferReader(buffer))
+        return buffer, together(*[one.add_locked(BufferReader(buffer)) for one in self.subpartitions])
+
+    def _finish_locked(self, channel: int, buffer: Buffer) -> Wake:
+        self.buffers_out.value += 1
+        self.bytes_out.value += buffer.size
+        wake = buffer.finish_locked()
+        if channel != UNCHANNELLED:
+            announced = self.subpartitions[channel].announce_locked()
+            return announced if wake is None else together(wake, announced)
+        return together(wake, *[subpartition.announce_locked() for subpartition in self.subpartitions])
+
+    def _add_event_locked(self, data: bytes) -> Wake:
+        event = Buffer.event(data)
+        return together(*[subpartition.add_locked(BufferReader(event)) for subpartition in self.subpartitions])
+
+    def _check_locked(self) -> None:
+        if self._cause is not None:
+            raise self._gone()
+        if self.subpartitions[0].state is SubpartitionState.FINISHED:
+            raise LocalProtocolError(f"partition {self.id} is written to after its end")
+
+    def _gone(self) -> BaseException:
+        return Cancelled(
+            f"{self._cause}" if isinstance(self._cause, Cancelled) else f"partition {self.id}: {self._cause}"
+        )

@@ -1,0 +1,185 @@
+"""A subpartition in memory: the queue of buffers between a writer and one reader.
+
+The writer's thread adds and flushes, the reader (a local channel's task thread, or the network thread) polls,
+both under the exchange lock. The reader is woken only when it may have gone to sleep: for the first finished
+buffer, on a flush with data, and at the end; not for each buffer.
+
+Invariants: only the last buffer may be unfinished; the backlog is the number of data buffers in the queue;
+`announced` is true from the moment the reader was told until a poll leaves nothing to read.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+from headgate.buffer import Kind
+from headgate.errors import Cancelled, HeadgateError, LocalProtocolError, ProducerFailed
+from headgate.sync import together
+
+if TYPE_CHECKING:
+    from headgate.buffer import BufferReader, BufferSlice
+    from headgate.ids import SubpartitionIndex
+    from headgate.sync import Lock, Wake
+
+__all__ = ["PipelinedSubpartition", "SubpartitionListener", "SubpartitionState", "SubpartitionStatistics"]
+
+
+class SubpartitionListener(Protocol):
+    """The reader of a subpartition, as far as the subpartition knows it."""
+
+    def available_locked(self) -> Wake:
+        """There is something to poll, or the subpartition has failed."""
+        ...
+
+
+class SubpartitionState(Enum):
+    """Where a subpartition is in its life."""
+
+    WRITING = "writing"
+    FINISHED = "finished"  # the end is in the queue
+    RELEASED = "released"  # nothing is kept, nothing more is taken
+
+
+@dataclass(frozen=True, slots=True)
+class SubpartitionStatistics:
+    """A subpartition at one moment."""
+
+    state: SubpartitionState
+    queued: int
+    backlog: int
+
+
+class PipelinedSubpartition:
+    """One reader's share of a partition."""
+
+    __slots__ = (
+        "_announced",
+        "_cause",
+        "_flushed",
+        "_listener",
+        "_lock",
+        "_queue",
+        "_where",
+        "backlog",
+        "index",
+        "state",
+    )
+
+    def __init__(self, index: SubpartitionIndex, lock: Lock, where: str) -> None:
+        self.index = index
+        self.state = SubpartitionState.WRITING
+        self.backlog = 0
+        self._lock = lock
+        self._where = f"{where}, subpartition {index}"
+        self._queue: deque[BufferReader] = deque()
+        self._flushed = False  # the last, unfinished buffer may be read
+        self._announced = False
+        self._listener: SubpartitionListener | None = None
+        self._cause: BaseException | None = None
+
+    # The writer's side.
+
+    def add_locked(self, reader: BufferReader) -> Wake:
+        """A buffer behind the others, which must all be finished; dropped if nobody will read it."""
+        assert self._lock.locked(), "the caller holds the exchange lock"
+        if self.state is SubpartitionState.RELEASED:
+            return reader.release_locked()
+        if self.state is SubpartitionState.FINISHED:
+            raise LocalProtocolError(f"{self._where}: a buffer is added after the end")
+        self._queue.append(reader)
+        if reader.buffer.kind is Kind.DATA:
+            self.backlog += 1
+        return self.announce_locked()
+
+    def flush_locked(self) -> Wake:
+        """Let the reader have what is in the unfinished buffer too."""
+        if self._queue:
+            self._flushed = True
+        return self.announce_locked()
+
+    def finish_locked(self) -> None:
+        """The end-of-partition event is in the queue."""
+        if self.state is SubpartitionState.WRITING:
+            self.state = SubpartitionState.FINISHED
+
+    def announce_locked(self) -> Wake:
+        """Tell the reader, if there is something to read that it does not know of."""
+        if self._announced or self._listener is None or not self.available_locked():
+            return None
+        self._announced = True
+        return self._listener.available_locked()
+
+    # The reader's side.
+
+    def attach_locked(self, listener: SubpartitionListener) -> Wake:
+        """The one reader introduces itself; it is told at once if there is data."""
+        if self._listener is not None:
+            raise LocalProtocolError(f"{self._where} already has its reader")
+        if self.state is SubpartitionState.RELEASED:
+            raise self._gone()
+        self._listener = listener
+        return self.announce_locked()
+
+    def available_locked(self) -> bool:
+        """Whether a poll may give something: a finished buffer, or a flushed unfinished one."""
+        queue = self._queue
+        if len(queue) > 1:
+            return True
+        if not queue:
+            return self._cause is not None
+        last = queue[0]
+        marker = last.buffer.marker
+        return marker < 0 or (self._flushed and marker > last.position)
+
+    def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
+        """The next bytes, to be released by the caller (None if there are none), and whom to wake.
+
+        Raises:
+            ProducerFailed: the writer's task failed.
+            Cancelled: the partition was released.
+        """
+        assert self._lock.locked(), "the caller holds the exchange lock"
+        queue = self._queue
+        if self.state is SubpartitionState.RELEASED:
+            raise self._gone()
+        taken, wake = None, None
+        while queue and taken is None:
+            reader = queue[0]
+            finished = reader.buffer.marker < 0  # before taking: what is taken then is all there will be
+            taken = reader.take_locked()
+            if not finished:
+                self._flushed = False
+                break
+            queue.popleft()
+            if reader.buffer.kind is Kind.DATA:
+                self.backlog -= 1
+            if taken is None:
+                wake = together(wake, reader.release_locked())  # it was read up to its end before it was finished
+        self._announced = self.available_locked()
+        return taken, wake
+
+    def release_locked(self, cause: BaseException | None = None) -> Wake:
+        """Drop everything; a reader that comes again learns the cause. May be repeated."""
+        if self.state is SubpartitionState.RELEASED:
+            return None
+        self.state = SubpartitionState.RELEASED
+        self._cause = cause if cause is not None else Cancelled(f"{self._where} was released")
+        wakes = [reader.release_locked() for reader in self._queue]
+        self._queue.clear()
+        self.backlog = 0
+        listener, self._listener = self._listener, None
+        if listener is not None and not self._announced:
+            wakes.append(listener.available_locked())
+        return together(*wakes)
+
+    def statistics_locked(self) -> SubpartitionStatistics:
+        """The queue at this moment."""
+        return SubpartitionStatistics(self.state, len(self._queue), self.backlog)
+
+    def _gone(self) -> HeadgateError:
+        if isinstance(self._cause, Cancelled):
+            return Cancelled(str(self._cause))
+        return ProducerFailed(f"{self._where}: its producer failed: {self._cause}", cause=self._cause)

@@ -1,0 +1,89 @@
+"""Every result partition of a worker, by id: where readers find what they read.
+
+Tasks register their partitions when they are set up; channels ask for a subpartition; the worker releases all
+of a job's partitions with the job. Everything runs under the exchange lock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headgate.errors import LocalProtocolError, PartitionNotFound
+from headgate.sync import together
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headgate.ids import JobId, PartitionId, SubpartitionIndex
+    from headgate.output.partition import PartitionStatistics, ResultPartition
+    from headgate.output.pipelined import PipelinedSubpartition, SubpartitionListener
+    from headgate.sync import Lock, Wake
+
+__all__ = ["PartitionRegistry"]
+
+
+class PartitionRegistry:
+    """The partitions of one worker."""
+
+    def __init__(self, lock: Lock) -> None:
+        self.lock = lock
+        self._partitions: dict[PartitionId, ResultPartition] = {}
+
+    def register(self, partition: ResultPartition) -> None:
+        """Let readers find a partition."""
+        with self.lock:
+            if partition.id in self._partitions:
+                raise LocalProtocolError(f"partition {partition.id} is registered already")
+            self._partitions[partition.id] = partition
+
+    def attach_locked(
+        self, partition_id: PartitionId, index: SubpartitionIndex, listener: SubpartitionListener
+    ) -> tuple[PipelinedSubpartition, Wake]:
+        """A reader asks for its subpartition."""
+        partition = self._partition_locked(partition_id)
+        if not 0 <= index < len(partition.subpartitions):
+            raise PartitionNotFound(
+                f"partition {partition_id} has {len(partition.subpartitions)} subpartitions, not a number {index}"
+            )
+        subpartition = partition.subpartitions[index]
+        return subpartition, subpartition.attach_locked(listener)
+
+    def release_subpartition_locked(self, partition_id: PartitionId, index: SubpartitionIndex) -> Wake:
+        """A reader wants no more; fine if the partition is gone already."""
+        partition = self._partitions.get(partition_id)
+        return None if partition is None else partition.release_subpartition_locked(index)
+
+    def release(self, partition_id: PartitionId, cause: BaseException | None = None) -> None:
+        """Release one partition and forget it; fine if it is gone already."""
+        with self.lock:
+            partition = self._partitions.pop(partition_id, None)
+            wake = None if partition is None else partition.release_locked(cause)
+        if wake is not None:
+            wake()
+
+    def release_job(self, job: JobId, cause: BaseException | None = None) -> None:
+        """Release every partition of a job."""
+        self._release_where(lambda partition_id: partition_id.job == job, cause)
+
+    def release_all(self, cause: BaseException | None = None) -> None:
+        """Release every partition there is."""
+        self._release_where(lambda _: True, cause)
+
+    def _release_where(self, chosen: Callable[[PartitionId], bool], cause: BaseException | None) -> None:
+        with self.lock:
+            ours = [partition_id for partition_id in self._partitions if chosen(partition_id)]
+            wake = together(*[self._partitions.pop(one).release_locked(cause) for one in ours])
+        if wake is not None:
+            wake()
+
+    def statistics(self) -> tuple[PartitionStatistics, ...]:
+        """Every partition at this moment."""
+        with self.lock:
+            partitions = list(self._partitions.values())
+        return tuple(partition.statistics() for partition in partitions)
+
+    def _partition_locked(self, partition_id: PartitionId) -> ResultPartition:
+        partition = self._partitions.get(partition_id)
+        if partition is None:
+            raise PartitionNotFound(f"partition {partition_id} is not on this worker, or not yet, or no more")
+        return partition

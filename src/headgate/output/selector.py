@@ -1,0 +1,224 @@
+"""Which channel a record goes to.
+
+A writer owns one selector and calls it on its task's thread: `choose` for one record, `split` for a batch.
+Randomness is handed in as a function `below(n)` that answers 0 <= i < n.
+
+Invariant: an answer is a valid channel; for the user's own functions this is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeAlias, TypeVar
+
+from headgate.errors import SelectorError
+from headgate.record.keys import group_channels, hasher_of, stable_hash
+
+__all__ = [
+    "Below",
+    "Broadcast",
+    "Custom",
+    "Forward",
+    "Global",
+    "Hash",
+    "Rebalance",
+    "Rescale",
+    "Selector",
+    "Shuffle",
+]
+
+T = TypeVar("T")
+
+Below: TypeAlias = Callable[[int], int]
+"""A source of randomness: `random.Random(seed).randrange` is one."""
+
+
+class Selector(Generic[T]):
+    """Chooses channels for the records of one writer.
+
+    >>> even_odd = Custom(lambda value, channels: value % 2, name="even_odd")
+    >>> even_odd.connect(2)
+    >>> even_odd.choose(7), even_odd.split([1, 2, 3])
+    (1, [[2], [1, 3]])
+    """
+
+    broadcast: bool = False
+    """Whether every record goes to every channel; the writer then has one lane for all."""
+
+    channels: int = 0
+
+    def connect(self, channels: int) -> None:
+        """Called once by the writer: how many channels there are."""
+        assert channels >= 1, "a partition has at least one channel"
+        self.channels = channels
+
+    def choose(self, value: T) -> int:
+        """The channel of one record."""
+        raise NotImplementedError
+
+    def split(self, values: list[T]) -> list[list[T]]:
+        """Several records by channel; each channel's in their order."""
+        parts: list[list[T]] = [[] for _ in range(self.channels)]
+        choose = self.choose
+        for value in values:
+            parts[choose(value)].append(value)
+        return parts
+
+
+class _Constant(Selector[T]):
+    def choose(self, value: T) -> int:  # noqa: ARG002 - the same whatever the value
+        """Always channel 0."""
+        return 0
+
+    def split(self, values: list[T]) -> list[list[T]]:
+        """Everything in channel 0."""
+        return [values, *([] for _ in range(self.channels - 1))]
+
+
+class Forward(_Constant[T]):
+    """To the one subtask at the other end.
+
+    >>> forward = Forward(); forward.connect(1); forward.choose("anything")
+    0
+    """
+
+    def connect(self, channels: int) -> None:
+        """Forward has one channel."""
+        if channels != 1:
+            raise SelectorError(f"forward connects one subtask to one, not to {channels}: use rebalance or rescale")
+        super().connect(channels)
+
+
+class Global(_Constant[T]):
+    """Everything to the first subtask.
+
+    >>> selector = Global(); selector.connect(8); selector.choose("anything")
+    0
+    """
+
+
+class Rescale(Selector[T]):
+    """Round robin over the channels there are: a writer has only those of its neighbours.
+
+    >>> rescale = Rescale(); rescale.connect(3)
+    >>> [rescale.choose(None) for _ in range(4)], rescale.split([5, 6, 7, 8])
+    ([0, 1, 2, 0], [[7], [5, 8], [6]])
+    """
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def choose(self, value: T) -> int:  # noqa: ARG002 - the same whatever the value
+        """The next channel."""
+        channel = self._next
+        self._next = channel + 1 if channel + 1 < self.channels else 0
+        return channel
+
+    def split(self, values: list[T]) -> list[list[T]]:
+        """Every n-th record to the same channel."""
+        start, channels = self._next, self.channels
+        self._next = (start + len(values)) % channels
+        return [values[(channel - start) % channels :: channels] for channel in range(channels)]
+
+
+class Rebalance(Rescale[T]):
+    """Round robin over all channels, beginning at a random one so that not all writers begin at the same.
+
+    >>> rebalance = Rebalance(lambda n: n - 1); rebalance.connect(3)
+    >>> [rebalance.choose(None) for _ in range(4)]
+    [2, 0, 1, 2]
+    """
+
+    def __init__(self, below: Below) -> None:
+        super().__init__()
+        self._below = below
+
+    def connect(self, channels: int) -> None:
+        """Choose where to begin."""
+        super().connect(channels)
+        self._next = self._below(channels)
+
+
+class Shuffle(Selector[T]):
+    """A random channel for every record.
+
+    >>> import random
+    >>> shuffle = Shuffle(random.Random(7).randrange); shuffle.connect(4)
+    >>> 0 <= shuffle.choose("anything") < 4
+    True
+    """
+
+    def __init__(self, below: Below) -> None:
+        self._below = below
+
+    def choose(self, value: T) -> int:  # noqa: ARG002 - the same whatever the value
+        """Any channel."""
+        return self._below(self.channels)
+
+
+class Hash(Selector[T]):
+    """By key group: equal keys meet in one subtask, in every process and after every restart.
+
+    >>> by_word = Hash(lambda pair: pair[0], max_parallelism=128); by_word.connect(4)
+    >>> by_word.choose(("to", 1)) == by_word.choose(("to", 99))
+    True
+    """
+
+    def __init__(self, key: Callable[[T], Hashable], max_parallelism: int = 128) -> None:
+        self._key = key
+        self._groups = max_parallelism
+        self._channel_of: list[int] = []
+
+    def connect(self, channels: int) -> None:
+        """Lay out the key groups over the channels."""
+        super().connect(channels)
+        self._channel_of = group_channels(self._groups, channels)
+
+    def choose(self, value: T) -> int:
+        """The channel that owns the key's group."""
+        return self._channel_of[stable_hash(self._key(value)) % self._groups]
+
+    def split(self, values: list[T]) -> list[list[T]]:
+        """Several records by the channel that owns their key's group."""
+        channel_of, groups = self._channel_of, self._groups
+        parts: list[list[T]] = [[] for _ in range(self.channels)]
+        keys = list(map(self._key, values))
+        kinds = set(map(type, keys))
+        hash_of = hasher_of(kinds.pop()) if len(kinds) == 1 else stable_hash  # spares the dispatch
+        for key, value in zip(keys, values, strict=True):
+            parts[channel_of[hash_of(key) % groups]].append(value)
+        return parts
+
+
+class Broadcast(_Constant[T]):
+    """Every record to every channel: serialized once, one buffer, many readers.
+
+    >>> Broadcast().broadcast
+    True
+    """
+
+    broadcast = True
+
+
+class Custom(Selector[T]):
+    """By the user's function of the record and the number of channels.
+
+    >>> wrong = Custom(lambda value, channels: channels, name="off_by_one"); wrong.connect(2)
+    >>> wrong.choose("x")
+    Traceback (most recent call last):
+    headgate.errors.SelectorError: partitioner off_by_one answered 2 for a str: it must answer an int from 0 to 1
+    """
+
+    def __init__(self, function: Callable[[T, int], int], name: str | None = None) -> None:
+        self._function = function
+        self._name = name or getattr(function, "__qualname__", repr(function))
+
+    def choose(self, value: T) -> int:
+        """What the function says, checked."""
+        channel: object = self._function(value, self.channels)
+        if type(channel) is int and 0 <= channel < self.channels:
+            return channel
+        raise SelectorError(
+            f"partitioner {self._name} answered {channel!r} for a {type(value).__name__}: "
+            f"it must answer an int from 0 to {self.channels - 1}"
+        )

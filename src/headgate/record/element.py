@@ -1,0 +1,259 @@
+"""What moves through a channel: stream elements between, and events beside, the data.
+
+An element is one record on the wire (`spanning`): a tag byte and its body. Batches are the unit that matters
+for speed; single records, watermarks and the like travel the same way. Events (`Event`) are not part of the
+data: each has a buffer of its own and needs no credit.
+
+Invariant: any bytes decode to an element or raise CorruptStream or SerializationError, nothing else.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from headgate.errors import CorruptStream, SerializationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headgate.record.serializer import Buffer, Encoded, Serializer
+    from headgate.record.spanning import RecordLimits
+
+__all__ = [
+    "Batch",
+    "CheckpointBarrier",
+    "Element",
+    "EndOfPartition",
+    "EndOfSuperstep",
+    "Event",
+    "LatencyMarker",
+    "Record",
+    "StreamStatus",
+    "UserEvent",
+    "Watermark",
+    "decode_element",
+    "decode_event",
+    "encode_aligned",
+    "encode_batch",
+    "encode_element",
+    "encode_event",
+]
+
+T = TypeVar("T")
+
+
+class Record(msgspec.Struct, Generic[T], frozen=True, gc=False):
+    """One value, perhaps with its event time in milliseconds.
+
+    >>> Record("click", timestamp_ms=1000)
+    Record(value='click', timestamp_ms=1000)
+    """
+
+    value: T
+    timestamp_ms: int | None = None
+
+
+class Batch(msgspec.Struct, Generic[T], frozen=True):
+    """Several values of one channel, in order; with timestamps, one for each.
+
+    >>> Batch(["a", "b"])
+    Batch(values=['a', 'b'], timestamps_ms=None)
+    """
+
+    values: list[T]
+    timestamps_ms: list[int] | None = None
+
+
+class Watermark(msgspec.Struct, frozen=True):
+    """No record with an event time at or below this will follow.
+
+    >>> Watermark(1_700_000_000_000).timestamp_ms
+    1700000000000
+    """
+
+    timestamp_ms: int
+
+
+class StreamStatus(msgspec.Struct, frozen=True):
+    """Whether the channel takes part in the watermark, or is idle for now.
+
+    >>> StreamStatus(active=False)
+    StreamStatus(active=False)
+    """
+
+    active: bool
+
+
+class LatencyMarker(msgspec.Struct, frozen=True):
+    """Travels with the records to measure how long they take.
+
+    >>> LatencyMarker(marked_ns=5, operator=7, subtask=0).operator
+    7
+    """
+
+    marked_ns: int
+    operator: int
+    subtask: int
+
+
+Element: TypeAlias = Record[T] | Batch[T] | Watermark | StreamStatus | LatencyMarker
+"""Everything that is written between records of a channel, in order with them."""
+
+_RECORD: Final = 0x01
+_RECORD_TIMED: Final = 0x02
+_BATCH: Final = 0x03
+_BATCH_TIMED: Final = 0x04
+_ALIGNED: Final = 0x05  # one value of a serializer that wants its bytes aligned: Arrow record batches
+_WATERMARK: Final = 0x10
+_STATUS: Final = 0x11
+_LATENCY: Final = 0x12
+
+_HEADER = struct.Struct("<IB")  # length of what follows it, tag
+_I64 = struct.Struct("<q")
+_U32 = struct.Struct("<I")
+_LATENCY_BODY = struct.Struct("<qqI")
+
+
+def _framed(tag: int, body: Encoded, limits: RecordLimits) -> Encoded:
+    size = 1 + sum(map(len, body))
+    limits.check(size)
+    return (_HEADER.pack(size, tag), *body)
+
+
+def encode_batch(
+    serializer: Serializer[T], values: Sequence[T], timestamps_ms: Sequence[int] | None, limits: RecordLimits
+) -> Encoded:
+    """A batch as the pieces of one record."""
+    body = serializer.encode_batch(values)
+    if timestamps_ms is None:
+        return _framed(_BATCH, body, limits)
+    times = struct.pack(f"<I{len(timestamps_ms)}q", len(timestamps_ms), *timestamps_ms)
+    return _framed(_BATCH_TIMED, (times, *body), limits)
+
+
+def encode_aligned(body: Encoded, alignment: int, position: int, limits: RecordLimits) -> Encoded:
+    """One value whose serialized bytes will begin at a multiple of `alignment` in memory.
+
+    `position` is where in its buffer the record is going to start.
+    """
+    pad = -(position + _HEADER.size + 1) % alignment
+    return _framed(_ALIGNED, (bytes((pad,)) + bytes(pad), *body), limits)
+
+
+def encode_element(element: Element[T], serializer: Serializer[T], limits: RecordLimits) -> Encoded:
+    """Any element as the pieces of one record."""
+    match element:
+        case Batch(values, timestamps_ms):
+            return encode_batch(serializer, values, timestamps_ms, limits)
+        case Record(value, None):
+            return _framed(_RECORD, serializer.pieces(value), limits)
+        case Record(value, int(timestamp_ms)):
+            return _framed(_RECORD_TIMED, (_I64.pack(timestamp_ms), *serializer.pieces(value)), limits)
+        case Watermark(timestamp_ms):
+            return _framed(_WATERMARK, (_I64.pack(timestamp_ms),), limits)
+        case StreamStatus(active):
+            return _framed(_STATUS, (bytes((active,)),), limits)
+        case LatencyMarker(marked_ns, operator, subtask):
+            return _framed(_LATENCY, (_LATENCY_BODY.pack(marked_ns, operator, subtask),), limits)
+    raise SerializationError(f"{type(element).__name__} is not a stream element")
+
+
+def decode_element(data: memoryview, serializer: Serializer[T], where: str) -> Element[T]:
+    """The element in the bytes of one record; `where` names the channel in error texts."""
+    if not data:
+        raise CorruptStream(f"{where}: a record without a tag")
+    tag = data[0]
+    try:
+        match tag:
+            case 0x03:
+                return Batch(serializer.decode_batch(data[1:]))
+            case 0x04:
+                (count,) = _U32.unpack_from(data, 1)
+                times = list(struct.unpack_from(f"<{count}q", data, 5)) if count <= len(data) // 8 else []
+                values = serializer.decode_batch(data[5 + 8 * count :])
+                if len(values) != count:
+                    raise CorruptStream(f"{where}: {count} timestamps for {len(values)} values")
+                return Batch(values, times)
+            case 0x05:
+                return Record(serializer.decode(data[2 + data[1] :]))
+            case 0x01:
+                return Record(serializer.decode(data[1:]))
+            case 0x02:
+                (timestamp_ms,) = _I64.unpack_from(data, 1)
+                return Record(serializer.decode(data[9:]), timestamp_ms)
+            case _:
+                return _decode_signal(tag, data, where)
+    except (struct.error, IndexError, ValueError) as error:
+        raise CorruptStream(f"{where}: an element with tag {tag:#04x} is cut short: {error}") from error
+
+
+def _decode_signal(tag: int, data: memoryview, where: str) -> Watermark | StreamStatus | LatencyMarker:
+    body = data[1:]
+    match tag:
+        case 0x10:
+            return Watermark(*_I64.unpack(body))
+        case 0x11 if len(body) == 1 and body[0] <= 1:
+            return StreamStatus(active=bool(body[0]))
+        case 0x12:
+            return LatencyMarker(*_LATENCY_BODY.unpack(body))
+    raise CorruptStream(f"{where}: unknown tag {tag:#04x}")
+
+
+class Event(msgspec.Struct, frozen=True, tag_field="event"):
+    """Travels with the data, in order, in a buffer of its own; reaches every channel.
+
+    >>> decode_event(encode_event(EndOfPartition()), "channel 0")
+    EndOfPartition()
+    """
+
+
+class EndOfPartition(Event, frozen=True, tag="end-of-partition"):
+    """The producer has finished: nothing follows."""
+
+
+class EndOfSuperstep(Event, frozen=True, tag="end-of-superstep"):
+    """One round of an iteration is over."""
+
+
+class CheckpointBarrier(Event, frozen=True, tag="checkpoint-barrier"):
+    """Separates what belongs to a checkpoint from what comes after.
+
+    >>> CheckpointBarrier(checkpoint=3, timestamp_ms=0).checkpoint
+    3
+    """
+
+    checkpoint: int
+    timestamp_ms: int
+
+
+class UserEvent(Event, frozen=True, tag="user"):
+    """An event of the user's own, by name.
+
+    >>> UserEvent("reload", b"rules-v2").name
+    'reload'
+    """
+
+    name: str
+    payload: bytes = b""
+
+
+_AnyEvent = EndOfPartition | EndOfSuperstep | CheckpointBarrier | UserEvent
+_event_encoder = msgspec.msgpack.Encoder()
+_event_decoder = msgspec.msgpack.Decoder(_AnyEvent)
+
+
+def encode_event(event: Event) -> bytes:
+    """The bytes of an event."""
+    return _event_encoder.encode(event)
+
+
+def decode_event(data: Buffer, where: str) -> Event:
+    """The event in these bytes; `where` names the channel in error texts."""
+    try:
+        event: Event = _event_decoder.decode(data)
+    except msgspec.DecodeError as error:
+        raise CorruptStream(f"{where}: not an event: {error}") from error
+    return event

@@ -1,0 +1,151 @@
+"""Which serializer carries a stream: by the type of its records, by name, or as a last resort pickle.
+
+Whoever builds an exchange asks once per exchange, never per record. pyarrow and pickle are imported only when
+they are chosen. Invariant: what is chosen without the user's word brings values of exactly the declared type
+back as they were; a type that leaves that open gets pickle, or has to be chosen by name.
+"""
+
+from collections.abc import Hashable
+from typing import Any, TypeGuard
+
+from headgate.errors import ConfigError
+from headgate.record.fidelity import closed_to, doubt
+from headgate.record.fixed import StructSerializer
+from headgate.record.peer import AuthenticatedPeer
+from headgate.record.serializer import (
+    BytesSerializer,
+    MsgpackSerializer,
+    Serializer,
+    StrSerializer,
+)
+
+__all__ = ["SerializerRegistry"]
+
+_NAMES = ("arrow", "bytes", "msgpack", "pickle", "str", "struct:<format>")
+
+
+class SerializerRegistry:
+    """Finds serializers; users add their own by type or by name.
+
+    >>> registry = SerializerRegistry()
+    >>> registry.serializer_for(tuple[str, int])
+    <MsgpackSerializer msgpack:tuple[str, int]>
+    >>> registry.serializer_for("struct:<qd")
+    <StructSerializer struct:<qd>
+    >>> class Hex(Serializer[int]):
+    ...     def encode(self, value: int) -> bytes:
+    ...         return f"{value:x}".encode()
+    ...     def decode(self, data: memoryview) -> int:
+    ...         return int(bytes(data), 16)
+    >>> registry.register("hex", Hex())
+    >>> registry.serializer_for("hex")
+    <Hex Hex>
+    """
+
+    def __init__(self) -> None:
+        self._own: dict[Hashable, Serializer[Any]] = {}
+
+    def register(self, key: Hashable, serializer: Serializer[Any], *, replace: bool = False) -> None:
+        """Let `serializer` carry a type, or be known by a name; `replace` when there is one already."""
+        if not isinstance(serializer, Serializer):
+            raise ConfigError(f"only a Serializer can be registered, not {serializer!r}: make an instance of it")
+        if not replace and (key in self._own or _is_built_in(key)):
+            raise ConfigError(f"there is a serializer for {_shown(key)} already: say replace=True to replace it")
+        self._own[key] = serializer
+
+    def serializer_for(self, hint: object, *, peer: AuthenticatedPeer | None = None) -> Serializer[Any]:
+        """The serializer for a declared type, a name, or a serializer itself; None declares nothing.
+
+        Pickle is the last resort, and only for a peer that has proved who it is.
+
+        >>> SerializerRegistry().serializer_for(complex)
+        Traceback (most recent call last):
+        headgate.errors.ConfigError: no serializer for complex: complex has no msgpack form. ...
+        >>> SerializerRegistry().serializer_for(complex, peer=AuthenticatedPeer.this_process())
+        <PickleSerializer pickle>
+        """
+        if isinstance(hint, Serializer):
+            return hint
+        if _can_hash(hint) and hint in self._own:
+            return self._own[hint]
+        name = hint if isinstance(hint, str) else _built_in(hint)
+        if name is not None:
+            return self._named(name, peer)
+        why = "the type of its records is not declared" if hint in _UNDECLARED else closed_to(hint) or doubt(hint)
+        if why is None:
+            return MsgpackSerializer(hint)  # type: ignore[arg-type]
+        if peer is not None:
+            return _pickle(peer)
+        raise ConfigError(
+            f"no serializer for {_shown(hint)}: {why}. Declare a more precise type, choose one by name"
+            f" ({', '.join(self.names())}), or register your own"
+        )
+
+    def names(self) -> tuple[str, ...]:
+        """What `serializer_for` knows by name.
+
+        >>> SerializerRegistry().names()
+        ('arrow', 'bytes', 'msgpack', 'pickle', 'str', 'struct:<format>')
+        """
+        return tuple(sorted({*_NAMES, *(key for key in self._own if isinstance(key, str))}))
+
+    def _named(self, name: str, peer: AuthenticatedPeer | None) -> Serializer[Any]:
+        match name:
+            case "msgpack":
+                return MsgpackSerializer()
+            case "str":
+                return StrSerializer()
+            case "bytes":
+                return BytesSerializer()
+            case "arrow":
+                return _arrow()
+            case "pickle" if peer is not None:
+                return _pickle(peer)
+            case "pickle":
+                raise ConfigError("the serializer 'pickle' is only for peers that have proved who they are")
+        kind, colon, format_ = name.partition(":")
+        if kind == "struct" and colon:
+            return StructSerializer(format_)
+        raise ConfigError(f"no serializer is called {name!r}: there are {', '.join(self.names())}")
+
+
+_UNDECLARED = (None, object, Any)
+
+
+def _arrow() -> Serializer[Any]:
+    from headgate.record.arrow import ArrowSerializer  # noqa: PLC0415 - pyarrow takes long to import
+
+    return ArrowSerializer()
+
+
+def _pickle(peer: AuthenticatedPeer) -> Serializer[Any]:
+    from headgate.record.pickled import PickleSerializer  # noqa: PLC0415 - out of reach until it is needed
+
+    return PickleSerializer(peer)
+
+
+def _built_in(hint: object) -> str | None:
+    """The name of the serializer that is made for one type."""
+    if hint is str or hint is bytes:
+        return "str" if hint is str else "bytes"
+    # By name: whoever declares it has imported pyarrow, nobody else should have to.
+    is_batch = getattr(hint, "__module__", "") == "pyarrow.lib" and getattr(hint, "__name__", "") == "RecordBatch"
+    return "arrow" if is_batch else None
+
+
+def _is_built_in(key: Hashable) -> bool:
+    if isinstance(key, str):
+        return key in _NAMES or key.startswith("struct:")
+    return _built_in(key) is not None
+
+
+def _can_hash(hint: object) -> TypeGuard[Hashable]:
+    try:
+        hash(hint)
+    except TypeError:
+        return False  # such as Annotated[int, []]
+    return True
+
+
+def _shown(hint: object) -> str:
+    return hint.__qualname__ if isinstance(hint, type) else repr(hint)

@@ -1,0 +1,173 @@
+"""What all tasks of a worker share: network memory, the partition registry, the flusher, clock and randomness.
+
+Made once per worker by whoever runs it; tasks ask it for partitions, writers, gates and readers, wired with the
+worker's settings. `close` ends everything and gives all memory back.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from headgate.buffer import Arena, Limits, NetworkPool, NetworkPoolStatistics
+from headgate.clock import SystemClock
+from headgate.config import FlowControl, FlushMode, Settings
+from headgate.input import Backoff, InputGate, LocalSource, RecordReader
+from headgate.output import PartitionRegistry, PartitionStatistics, PartitionType, RecordWriter, ResultPartition
+from headgate.record.spanning import RecordLimits
+from headgate.sync import ThreadSync, Ticker
+
+if TYPE_CHECKING:
+    from headgate.clock import Clock
+    from headgate.ids import JobId, PartitionId, SubpartitionIndex
+    from headgate.input import Gate
+    from headgate.meters import TaskTimer
+    from headgate.output import Selector
+    from headgate.record.serializer import Serializer
+
+__all__ = ["Environment", "EnvironmentStatistics"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentStatistics:
+    """A worker's exchange at one moment."""
+
+    memory: NetworkPoolStatistics
+    partitions: tuple[PartitionStatistics, ...]
+
+
+class Environment:
+    """The exchange of one worker.
+
+    >>> from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
+    >>> from headgate.output import Forward
+    >>> from headgate.record.serializer import StrSerializer
+    >>> with Environment(memory_bytes=2**20) as environment:
+    ...     partition = environment.partition(PartitionId(JobId("job"), AttemptId(1), 0, 0, 0), subpartitions=1)
+    ...     gate = environment.gate("words", channels=1)
+    ...     gate.connect(0, environment.local_source(partition.id, SubpartitionIndex(0)))
+    ...     writer = environment.writer(partition, Forward(), StrSerializer())
+    ...     reader = environment.reader(gate, StrSerializer())
+    ...     writer.emit_batch(["to", "be"])
+    ...     writer.finish()
+    ...     list(reader)
+    [Batch(values=['to', 'be'], timestamps_ms=None), EndOfPartition()]
+    """
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        memory_bytes: int,
+        clock: Clock | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.settings = settings if settings is not None else Settings()
+        self.clock: Clock = clock if clock is not None else SystemClock()
+        self.sync = ThreadSync()
+        self._arena = Arena(self.settings.memory.segment_size, memory_bytes // self.settings.memory.segment_size)
+        self.memory = NetworkPool(self._arena, self.sync)
+        self.registry = PartitionRegistry(self.sync.lock)
+        self.random = random.Random(seed)  # noqa: S311 - it spreads load; it keeps no secret
+        self.ticker = Ticker("headgate-flusher")
+        network, record = self.settings.network, self.settings.record
+        self.limits = Limits(
+            buffers_per_channel=network.buffers_per_channel,
+            floating_buffers_per_gate=network.floating_buffers_per_gate,
+            max_buffers_per_channel=network.max_buffers_per_channel,
+            max_overdraft_buffers=network.max_overdraft_buffers,
+            credit_based=network.flow_control is FlowControl.CREDIT,
+        )
+        self.record_limits = RecordLimits(
+            max_size_bytes=record.max_size,
+            spill_threshold_bytes=record.spill_threshold,
+            spill_directory=str(record.spill_directory) or None,
+        )
+        backoff = network.partition_request_backoff
+        self._backoff = Backoff(backoff.initial.ns, backoff.max.ns)
+
+    def partition(
+        self,
+        partition_id: PartitionId,
+        *,
+        subpartitions: int,
+        kind: PartitionType = PartitionType.PIPELINED_BOUNDED,
+        timer: TaskTimer | None = None,
+    ) -> ResultPartition:
+        """A registered partition with a pool of its own."""
+        bounds = self.limits.partition_pool(subpartitions, bounded=kind.bounded)
+        pool = self.memory.create_pool(
+            f"partition {partition_id}",
+            required=bounds.required,
+            maximum=bounds.maximum,
+            channels=subpartitions,
+            max_per_channel=self.limits.max_buffers_per_channel if kind.bounded else None,
+            overdraft=self.limits.max_overdraft_buffers,
+        )
+        partition = ResultPartition(
+            partition_id,
+            kind,
+            subpartitions,
+            pool,
+            request_timeout_s=self.settings.network.buffers_request_timeout.seconds,
+            timer=timer,
+        )
+        try:
+            self.registry.register(partition)
+        except BaseException:
+            pool.destroy()
+            raise
+        return partition
+
+    def writer(self, partition: ResultPartition, selector: Selector[T], serializer: Serializer[T]) -> RecordWriter[T]:
+        """A writer into a partition, flushed as `execution.buffer_timeout` says."""
+        timeout = self.settings.execution.buffer_timeout
+        writer = RecordWriter(
+            partition,
+            selector,
+            serializer,
+            sync=self.sync,
+            below=self.random.randrange,
+            limits=self.record_limits,
+            buffer_timeout=timeout,
+            batch_size=self.settings.record.batch_size,
+        )
+        if timeout.mode in {FlushMode.AUTO, FlushMode.INTERVAL}:
+            self.ticker.every(timeout.interval_ns / 1e9, writer.tick)
+            writer.on_close = lambda: self.ticker.cancel(writer.tick)
+        return writer
+
+    def gate(self, name: str, *, channels: int, timer: TaskTimer | None = None) -> InputGate:
+        """A gate whose channels are not connected yet."""
+        return InputGate(name, channels, sync=self.sync, clock=self.clock, timer=timer)
+
+    def local_source(self, partition_id: PartitionId, index: SubpartitionIndex) -> LocalSource:
+        """The way to a partition of this worker."""
+        return LocalSource(self.registry, partition_id, index, self._backoff)
+
+    def reader(self, gate: Gate, serializer: Serializer[T]) -> RecordReader[T]:
+        """A reader of a gate's elements."""
+        return RecordReader(gate, serializer, limits=self.record_limits)
+
+    def release_job(self, job: JobId, cause: BaseException | None = None) -> None:
+        """Release all partitions of a job; their readers learn the cause."""
+        self.registry.release_job(job, cause)
+
+    def statistics(self) -> EnvironmentStatistics:
+        """The exchange at this moment."""
+        return EnvironmentStatistics(memory=self.memory.statistics(), partitions=self.registry.statistics())
+
+    def close(self) -> None:
+        """Stop the flusher, release every partition and give the memory back. May be repeated."""
+        self.ticker.close()
+        self.registry.release_all()
+        self._arena.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
