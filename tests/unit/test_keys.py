@@ -61,13 +61,27 @@ class Plain(float):
     __slots__ = ()
 
 
+class Salted(int):
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+class SaltedFloat(float):
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
 @dataclass(frozen=True)
 class Point:
     x: int
 
 
 EQUAL = [
-    [1, 1.0, True, Decimal(1), Decimal("1.0"), Fraction(1), Number.ONE, Plain(1)],
+    [1, 1.0, True, Decimal(1), Decimal("1.0"), Fraction(1), Number.ONE, Plain(1), Salted(1), SaltedFloat(1)],
     [1, np.int8(1), np.uint64(1), np.float16(1), np.float32(1), np.float64(1), np.bool_(True)],
     [0, 0.0, -0.0, False, Decimal("-0")],
     [0.5, Fraction(1, 2), Decimal("0.5"), np.float32(0.5)],
@@ -261,6 +275,8 @@ def assert_same(array: pa.Array, values: list[object] | None = None) -> None:
 P = 2**61 - 1
 COLUMNS = {
     "int64 around the modulus": pa.array([0, -1, -2, P, -P, P + 1, P - 1, -P - 1, 2**63 - 1, -(2**63), None, 3 * P]),
+    "int64 up to the modulus": pa.array([P, 0]),
+    "int64 down to the modulus": pa.array([-P, 0]),
     "uint64": pa.array([0, P, P - 1, 2 * P, 2**63, 2**64 - 1, None], pa.uint64()),
     "floats": pa.array([0.0, -0.0, -1.0, 5e-324, 1.7e308, 2.0**61, float("inf"), -float("inf"), None, 1 / 3]),
     "float32 nan": pa.array([float("nan"), None, 0.1], pa.float32()),
@@ -272,9 +288,7 @@ COLUMNS = {
     "binary views": pa.array([b"a", None], pa.binary_view()),
     "fixed binary": pa.array([b"abcd", None, b"efgh"], pa.binary(4)),
     "fixed binary of nothing": pa.array([b"", None], pa.binary(0)),
-    "uuid": pa.ExtensionArray.from_storage(
-        pa.uuid(), pa.array([uuid.UUID(int=5).bytes, None], pa.binary(16))
-    ),
+    "uuid": pa.ExtensionArray.from_storage(pa.uuid(), pa.array([uuid.UUID(int=5).bytes, None], pa.binary(16))),
     "dictionary": pa.array(["a", "b", None, "a"]).dictionary_encode(),
     "dictionary of nulls": pa.array([None, None], pa.string()).dictionary_encode(),
     "dictionary with a null in it": pa.DictionaryArray.from_arrays(pa.array([0, 1, None]), ["a", None]),

@@ -18,6 +18,7 @@ from headgate.errors import InvariantViolated, LocalProtocolError
 
 if TYPE_CHECKING:
     from headgate.buffer.segment import Segment
+    from headgate.record.element import Event
     from headgate.sync import Lock, Wake
 
 __all__ = ["Buffer", "BufferOwner", "BufferReader", "BufferSlice", "Kind"]
@@ -28,6 +29,9 @@ class Kind(Enum):
 
     DATA = "data"  # pooled; uses a credit; part of the backlog
     EVENT = "event"  # its own bytes; needs no credit; freed, not pooled
+
+
+_DATA = Kind.DATA  # looking up an enum member costs more than the comparison
 
 
 class BufferOwner(Protocol):
@@ -56,14 +60,15 @@ class Buffer:
     """
 
     __slots__ = (
-        "_position",
-        "_references",
         "capacity",
         "channel",
         "kind",
         "marker",
         "memory",
         "owner",
+        "position",
+        "reader",
+        "references",
         "segment",
     )
 
@@ -84,8 +89,30 @@ class Buffer:
         # What readers may see: bytes written so far, or ~bytes once finished. One int, so that a reader
         # sees position and end together without a lock.
         self.marker = 0
-        self._position = 0
-        self._references = 1
+        self.position = 0  # where the next byte goes
+        self.references = 1
+        self.reader: BufferReader | None = None
+
+    @classmethod
+    def over(cls, segment: Segment, owner: BufferOwner, channel: int) -> Buffer:
+        """An empty buffer with one reader, in a segment that nobody uses.
+
+        Its objects belong to the segment and are used again with it: making them anew would be a third of the
+        cost of handing a buffer over.
+        """
+        buffer = segment.buffer
+        if buffer is None:
+            segment.buffer = buffer = cls(segment.memory, segment=segment)
+            buffer.kind = _DATA
+            buffer.reader = BufferReader(buffer)
+        buffer.owner = owner
+        buffer.channel = channel
+        buffer.marker = buffer.position = 0
+        buffer.references = 2  # the writer and the reader
+        reader = buffer.reader
+        assert reader is not None, "made with the buffer"
+        reader.position = 0
+        return buffer
 
     @classmethod
     def event(cls, data: bytes) -> Buffer:
@@ -96,42 +123,40 @@ class Buffer:
 
     def __repr__(self) -> str:
         where = f"segment {self.segment.index}" if self.segment is not None else "event"
-        return f"<Buffer {where}, {self.size} of {self.capacity} bytes, {self._references} references>"
+        return f"<Buffer {where}, {self.size} of {self.capacity} bytes, {self.references} references>"
 
     # The writer's side: no lock.
 
     def append(self, data: memoryview | bytes | bytearray, start: int = 0) -> int:
         """Copy as much of `data[start:]` as fits and publish it; how many bytes that was."""
-        position = self._position
+        position = self.position
         count = min(len(data) - start, self.capacity - position)
         end = position + count
         if start == 0 and count == len(data):
             self.memory[position:end] = data
         else:
             self.memory[position:end] = memoryview(data)[start : start + count]
-        self._position = self.marker = end
+        self.position = self.marker = end
         return count
 
     @property
     def room(self) -> int:
         """How many more bytes fit."""
-        return self.capacity - self._position
-
-    @property
-    def position(self) -> int:
-        """Where the next byte goes."""
-        return self._position
+        return self.capacity - self.position
 
     def publish(self, size: int) -> None:
         """Declare bytes that were put into `memory` directly: all up to `size` are readable."""
-        assert self._position <= size <= self.capacity, "published bytes lie inside the buffer"
-        self._position = self.marker = size
+        assert self.position <= size <= self.capacity, "published bytes lie inside the buffer"
+        self.position = self.marker = size
 
     def finish_locked(self) -> Wake:
         """Nothing more will be appended; drops the writer's reference."""
         if self.marker < 0:
             raise LocalProtocolError(f"{self!r} is finished twice")
-        self.marker = ~self._position
+        self.marker = ~self.position
+        if self.references > 1:
+            self.references -= 1
+            return None
         return self.release_locked()
 
     # Everybody's side.
@@ -149,29 +174,27 @@ class Buffer:
 
     def retain_locked(self) -> None:
         """One more user of the memory."""
-        self._references += 1
+        self.references += 1
 
     def release_locked(self) -> Wake:
         """One user less; the last one gives the segment back to its owner."""
         owner, segment = self.owner, self.segment
         if owner is None or segment is None:
             return None  # an event is not counted: the interpreter frees it
-        self._references -= 1
-        if self._references > 0:
-            return None
-        if self._references < 0:
-            self._references = 0
+        references = self.references - 1
+        if references < 0:
             raise InvariantViolated(f"{self!r} was released more often than it was retained")
-        return owner.recycle_locked(segment, self.channel)
+        self.references = references
+        return None if references else owner.recycle_locked(segment, self.channel)
 
 
 class BufferReader:
-    """One reader's place in a buffer. Made with a reference of its own, which passes to the last slice."""
+    """One reader's place in a buffer. It has a reference of its own, which passes to the last slice."""
 
     __slots__ = ("buffer", "position")
 
     def __init__(self, buffer: Buffer) -> None:
-        buffer.retain_locked()
+        buffer.references += 1
         self.buffer = buffer
         self.position = 0
 
@@ -179,19 +202,18 @@ class BufferReader:
         """What was published since the last call; None if nothing was.
 
         Once the buffer is finished this is the last call that may return anything, and the reader's
-        reference goes with what it returns (or is dropped by `exhausted_locked`).
+        reference goes with what it returns. If it returns nothing, the reference is the caller's to drop.
         """
         buffer = self.buffer
         marker = buffer.marker
         end = marker if marker >= 0 else ~marker
         start = self.position
-        if end == start and buffer.kind is Kind.DATA:
+        if end == start and buffer.kind is _DATA:
             return None
         self.position = end
         if marker >= 0:
-            buffer.retain_locked()
-        memory = buffer.memory if end - start == buffer.capacity else buffer.memory[start:end]
-        return BufferSlice(buffer, memory, start)
+            buffer.references += 1
+        return BufferSlice(buffer, buffer.memory if end - start == buffer.capacity else buffer.memory[start:end], start)
 
     def release_locked(self) -> Wake:
         """Drop the reader's own reference without reading on."""
@@ -201,16 +223,19 @@ class BufferReader:
 class BufferSlice:
     """Bytes handed to a reader, to be released exactly once.
 
-    `offset` is where the slice begins in its buffer: a record keeps its alignment across the exchange.
+    `offset` is where the slice begins in its buffer: a record keeps its alignment across the exchange. A gate
+    adds the number of the channel it came from and, for an event, the event.
     """
 
-    __slots__ = ("_released", "buffer", "memory", "offset")
+    __slots__ = ("buffer", "channel", "event", "memory", "offset", "released")
 
     def __init__(self, buffer: Buffer, memory: memoryview, offset: int) -> None:
         self.buffer = buffer
         self.memory = memory
         self.offset = offset
-        self._released = False
+        self.released = False
+        self.channel = -1
+        self.event: Event | None = None
 
     @property
     def kind(self) -> Kind:
@@ -218,7 +243,7 @@ class BufferSlice:
         return self.buffer.kind
 
     def release(self) -> None:
-        """Give the memory back; must not be touched afterwards."""
+        """Give the memory back; it must not be touched afterwards."""
         owner = self.buffer.owner
         if owner is None:
             self.release_locked()  # events belong to nobody: there is nothing to guard
@@ -230,9 +255,9 @@ class BufferSlice:
 
     def release_locked(self) -> Wake:
         """As `release`, for callers who hold the lock already."""
-        if self._released:
+        if self.released:
             raise LocalProtocolError(f"a slice of {self.buffer!r} is released twice")
-        self._released = True
+        self.released = True
         return self.buffer.release_locked()
 
     def retain(self) -> BufferSlice:
@@ -244,7 +269,7 @@ class BufferSlice:
             return self._share_locked()
 
     def _share_locked(self) -> BufferSlice:
-        if self._released:
+        if self.released:
             raise LocalProtocolError(f"a slice of {self.buffer!r} is retained after its release")
         self.buffer.retain_locked()
         return BufferSlice(self.buffer, self.memory, self.offset)

@@ -198,7 +198,7 @@ class NetworkPool:
 
     def try_take_locked(self) -> Segment | None:
         """A free segment, or None."""
-        return self.free.popleft() if self.free else None
+        return self.free.pop() if self.free else None
 
     def give_back_locked(self, segment: Segment) -> Wake:
         """A local pool returns a segment that it holds no more: to whoever has waited longest."""
@@ -277,7 +277,7 @@ class NetworkPool:
         while self._claims and (self.free or not self._claims[0].missing):
             claim = self._claims[0]
             while self.free and claim.missing:
-                claim.segments.append(self.free.popleft())
+                claim.segments.append(self.free.pop())
                 claim.missing -= 1
             if not claim.missing:
                 wakes.append(self._claims.popleft().waiter.wake)

@@ -125,7 +125,7 @@ class LocalPool:
 
     # Asking.
 
-    def try_request_locked(self, channel: int = UNCHANNELLED, *, overdraft: bool = False) -> Segment | None:
+    def try_request_locked(self, channel: int = UNCHANNELLED, overdraft: bool = False) -> Segment | None:
         """A segment for a queue, or None; with `overdraft`, also past the pool's size and the queue's limit."""
         assert self.lock.locked(), "the caller holds the exchange lock"
         if self._destroyed:
@@ -134,7 +134,7 @@ class LocalPool:
         if channel >= 0 and self._in_use[channel] >= self.max_per_channel + extra:
             return None
         if self._available:
-            segment = self._available.popleft()
+            segment = self._available.pop()  # the one used last: its memory is still in the cache
         else:
             if self.held >= self.size + extra:
                 return None
@@ -149,8 +149,8 @@ class LocalPool:
     def request(
         self,
         channel: int = UNCHANNELLED,
-        *,
         overdraft: bool = False,
+        *,
         timeout_s: float | None = None,
         timer: TaskTimer | None = None,
     ) -> Segment:
@@ -163,7 +163,7 @@ class LocalPool:
         claim = None
         with self.lock:
             wake = self._network.collect_returned_locked()
-            segment = self.try_request_locked(channel, overdraft=overdraft)
+            segment = self.try_request_locked(channel, overdraft)
             if segment is None:
                 claim = _Claim(self._network.sync)
                 self.listen_locked(claim, channel)

@@ -6,12 +6,18 @@ first written, and go back when the arena is closed.
 Invariant: a segment is in exactly one place: on a free list, or behind one `Buffer`.
 """
 
+from __future__ import annotations
+
 import ctypes
 import mmap
-from collections.abc import Callable
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from headgate.errors import InsufficientBuffers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headgate.buffer.builder import Buffer
 
 __all__ = ["Arena", "Segment"]
 
@@ -26,11 +32,12 @@ class Segment:
     Segment(3)
     """
 
-    __slots__ = ("index", "memory")
+    __slots__ = ("buffer", "index", "memory")
 
     def __init__(self, index: int, memory: memoryview) -> None:
         self.index = index
         self.memory = memory
+        self.buffer: Buffer | None = None  # made by the first user, used again by the next: see `Buffer.over`
 
     def __repr__(self) -> str:
         return f"Segment({self.index})"

@@ -5,14 +5,13 @@ turns buffers back into elements.
 """
 
 from headgate.input.channel import Backoff, ChannelState, ChannelStatistics, InputChannel, LocalSource, Source
-from headgate.input.gate import Delivery, Gate, GateStatistics, InputGate, UnionGate
+from headgate.input.gate import Gate, GateStatistics, InputGate, UnionGate
 from headgate.input.reader import ReaderStatistics, RecordReader
 
 __all__ = [
     "Backoff",
     "ChannelState",
     "ChannelStatistics",
-    "Delivery",
     "Gate",
     "GateStatistics",
     "InputChannel",

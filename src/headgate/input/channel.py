@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     from headgate.ids import ChannelIndex, PartitionId, SubpartitionIndex
     from headgate.sync import Wake
 
-__all__ = ["Backoff", "ChannelState", "ChannelStatistics", "InputChannel", "LocalSource", "Source", "Subpartitions"]
+__all__ = [
+    "Backoff",
+    "ChannelState",
+    "ChannelStatistics",
+    "InputChannel",
+    "LocalSource",
+    "Polled",
+    "Source",
+    "Subpartitions",
+]
 
 
 class ChannelState(Enum):
@@ -39,9 +48,7 @@ class ChannelStatistics:
     """A channel at one moment."""
 
     state: ChannelState
-    backlog: int
-    buffers_in: int
-    bytes_in: int
+    backlog: int  # data buffers waiting at the producer
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +87,9 @@ class Polled(Protocol):
         """Data buffers waiting."""
         ...
 
-    def available_locked(self) -> bool:
-        """Whether a poll may give something."""
+    @property
+    def announced(self) -> bool:
+        """Whether there is more: it stays in the gate's queue, and will not call `available_locked`."""
         ...
 
     def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
@@ -104,28 +112,15 @@ class Subpartitions(Protocol):
 
 
 class Source(Protocol):
-    """How a channel gets at its producer's data."""
-
-    @property
-    def backlog(self) -> int:
-        """Data buffers waiting at the producer."""
-        ...
+    """How a channel gets to its producer."""
 
     @property
     def retry_at_ns(self) -> int | None:
-        """When to call `request_locked` again; None while connected."""
+        """When to call `request_locked` again; None if there is no need."""
         ...
 
-    def request_locked(self, listener: Listener, now_ns: int) -> Wake:
-        """Try to connect; PartitionNotFound after the last try."""
-        ...
-
-    def available_locked(self) -> bool:
-        """Whether a poll may give something."""
-        ...
-
-    def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
-        """The next bytes, and whom to wake."""
+    def request_locked(self, listener: Listener, now_ns: int) -> tuple[Polled | None, Wake]:
+        """Try to connect; None: not yet. PartitionNotFound after the last try."""
         ...
 
     def release_locked(self) -> Wake:
@@ -136,7 +131,7 @@ class Source(Protocol):
 class LocalSource:
     """A producer in this worker: its buffers are handed over as they are."""
 
-    __slots__ = ("_backoff", "_delay_ns", "_index", "_partition_id", "_registry", "_subpartition", "retry_at_ns")
+    __slots__ = ("_backoff", "_delay_ns", "_index", "_partition_id", "_registry", "retry_at_ns")
 
     def __init__(
         self,
@@ -150,35 +145,20 @@ class LocalSource:
         self._index = index
         self._backoff = backoff if backoff is not None else Backoff()
         self._delay_ns = 0
-        self._subpartition: Polled | None = None
         self.retry_at_ns: int | None = None
 
-    @property
-    def backlog(self) -> int:
-        """Data buffers waiting at the producer."""
-        return 0 if self._subpartition is None else self._subpartition.backlog
-
-    def request_locked(self, listener: Listener, now_ns: int) -> Wake:
+    def request_locked(self, listener: Listener, now_ns: int) -> tuple[Polled | None, Wake]:
         """Try to connect; if the partition is missing, set the time of the next try."""
         try:
-            self._subpartition, wake = self._registry.attach_locked(self._partition_id, self._index, listener)
+            subpartition, wake = self._registry.attach_locked(self._partition_id, self._index, listener)
         except PartitionNotFound:
             delay_ns = self._backoff.after(self._delay_ns)
             if delay_ns is None:
                 raise
             self._delay_ns, self.retry_at_ns = delay_ns, now_ns + delay_ns
-            return None
+            return None, None
         self.retry_at_ns = None
-        return wake
-
-    def available_locked(self) -> bool:
-        """Whether a poll may give something."""
-        return self._subpartition is not None and self._subpartition.available_locked()
-
-    def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
-        """The next bytes, and whom to wake."""
-        assert self._subpartition is not None, "only a connected source is polled"
-        return self._subpartition.poll_locked()
+        return subpartition, wake
 
     def release_locked(self) -> Wake:
         """Want no more."""
@@ -188,15 +168,14 @@ class LocalSource:
 class InputChannel:
     """One input of a gate. Made by the gate."""
 
-    __slots__ = ("_gate", "buffers_in", "bytes_in", "index", "queued", "source", "state")
+    __slots__ = ("_gate", "index", "polled", "queued", "source", "state")
 
     def __init__(self, index: ChannelIndex, gate: GateQueue) -> None:
         self.index = index
         self.state = ChannelState.UNKNOWN
         self.source: Source | None = None
+        self.polled: Polled | None = None  # once connected: what the gate takes buffers from
         self.queued = False  # stands in the gate's queue
-        self.buffers_in = 0
-        self.bytes_in = 0
         self._gate = gate
 
     def available_locked(self) -> Wake:
@@ -222,20 +201,10 @@ class InputChannel:
             return None
         if source.retry_at_ns is not None and source.retry_at_ns > now_ns:
             return None
-        wake = source.request_locked(self, now_ns)
-        if source.retry_at_ns is None:
+        self.polled, wake = source.request_locked(self, now_ns)
+        if self.polled is not None:
             self.state = ChannelState.READING
         return wake
-
-    def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
-        """The next bytes, and whom to wake."""
-        if self.source is None or self.state is ChannelState.RELEASED:
-            return None, None
-        taken, wake = self.source.poll_locked()
-        if taken is not None:
-            self.buffers_in += 1
-            self.bytes_in += len(taken.memory)
-        return taken, wake
 
     def end_locked(self) -> Wake:
         """The end of the partition was read."""
@@ -246,13 +215,12 @@ class InputChannel:
         """Give everything back and tell the producer to stop. May be repeated."""
         if self.state is ChannelState.RELEASED:
             return None
-        ended, self.state = self.state is ChannelState.ENDED, ChannelState.RELEASED
+        ended, self.state, self.polled = self.state is ChannelState.ENDED, ChannelState.RELEASED, None
         return None if self.source is None or ended else self.source.release_locked()
 
     def statistics_locked(self) -> ChannelStatistics:
         """The channel at this moment."""
-        backlog = 0 if self.source is None else self.source.backlog
-        return ChannelStatistics(self.state, backlog, self.buffers_in, self.bytes_in)
+        return ChannelStatistics(self.state, 0 if self.polled is None else self.polled.backlog)
 
 
 class GateQueue(Protocol):

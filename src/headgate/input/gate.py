@@ -2,23 +2,24 @@
 
 An `InputGate` reads the channels of one input, a `UnionGate` several gates as one. Both keep a fair queue: who
 has data stands in it at most once, and goes to its end after each buffer. One task thread reads; producers
-call `enqueue_locked`. Retries of missing partitions happen on the reader's thread, while it waits.
+call `enqueue_locked`. Missing partitions are asked for again on the reader's thread, while it waits.
 
-Invariants: the reader sleeps only while the queue is empty, and is woken only when it ceases to be.
+Invariants: the reader sleeps only while the queue is empty, and is woken only when it ceases to be; who is in
+the queue has `queued` set.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from headgate.buffer import Kind
 from headgate.errors import Cancelled
 from headgate.ids import ChannelIndex
 from headgate.input.channel import ChannelState, ChannelStatistics, InputChannel
 from headgate.meters import TaskState
-from headgate.record.element import EndOfPartition, Event, decode_event
+from headgate.record.element import EndOfPartition, decode_event
 from headgate.sync import together
 
 if TYPE_CHECKING:
@@ -30,15 +31,9 @@ if TYPE_CHECKING:
     from headgate.meters import TaskTimer
     from headgate.sync import Lock, Sync, Waiter, Wake
 
-__all__ = ["Delivery", "Gate", "GateStatistics", "InputGate", "UnionGate"]
+__all__ = ["Gate", "GateStatistics", "InputGate", "UnionGate"]
 
-
-class Delivery(NamedTuple):
-    """What came out of a gate: bytes of a channel, to be released by the reader, or an event."""
-
-    channel: int
-    data: BufferSlice | None
-    event: Event | None
+_DATA = Kind.DATA
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +55,8 @@ class Gate:
         self._clock = clock
         self._timer = timer
         self._sleeper: Waiter | None = None
-        self._released = False
-        self._failure: BaseException | None = None
+        self.failure: BaseException | None = None
+        """What every further read raises."""
 
     @property
     def channel_count(self) -> int:
@@ -73,107 +68,116 @@ class Gate:
         """Whether every channel has ended."""
         raise NotImplementedError
 
-    def poll(self) -> Delivery | None:
-        """What is at hand; None if nothing is, or all has ended.
+    def poll(self, done: BufferSlice | None = None) -> BufferSlice | None:
+        """What is at hand, with its `channel` and, for an event, its `event`; None if nothing is, or all has ended.
+
+        The caller releases what it gets, or hands it to its next call as `done`, which costs less.
 
         Raises:
             ProducerFailed: a producer's task failed; the same again at every further read.
             PartitionNotFound: a partition did not appear in time.
             Cancelled: the gate was released.
         """
-        with self.lock:
-            taken, wake = self._poll_or_fail_locked()
+        freed = None
+        try:
+            with self.lock:
+                if done is not None:
+                    freed = done.release_locked()
+                if self.failure is not None:
+                    raise self.failure
+                taken, wake = self.poll_locked()
+        finally:
+            if freed is not None:
+                freed()
         if wake is not None:
             wake()
-        return None if taken is None else self._deliver(*taken)
+        if taken is not None and taken.buffer.kind is not _DATA:
+            self._on_event(taken)
+        return taken
 
     def read(
-        self, timeout_s: float | None = None, *, before_wait: Callable[[], object] | None = None
-    ) -> Delivery | None:
-        """What comes next, asleep until it does; None if all channels have ended, or after `timeout_s`.
+        self,
+        timeout_s: float | None = None,
+        *,
+        done: BufferSlice | None = None,
+        before_wait: Callable[[], object] | None = None,
+    ) -> BufferSlice | None:
+        """As `poll`, but asleep until something comes; None if all channels have ended, or after `timeout_s`.
 
         `before_wait` is called when there is nothing at hand, before the thread goes to sleep: a task flushes
         its outputs there.
         """
-        delivery = self.poll()
-        if delivery is not None or self.finished:
-            return delivery
+        taken = self.poll(done)
+        if taken is not None or self.finished:
+            return taken
         if before_wait is not None:
             before_wait()
         deadline_ns = None if timeout_s is None else self._clock.now_ns() + int(timeout_s * 1e9)
         while True:
-            waiter, until_ns = None, None
-            with self.lock:
-                taken, wake = self._poll_or_fail_locked()
-                if taken is None and not self.finished:
-                    self._sleeper = waiter = self._sync.waiter()
-                    until_ns = self._retry_at_locked()
-            if wake is not None:
-                wake()
-            if taken is not None:
-                return self._deliver(*taken)
-            if waiter is None:
+            self._sleep(deadline_ns)
+            taken = self.poll()
+            if taken is not None or self.finished:
+                return taken
+            if deadline_ns is not None and self._clock.now_ns() >= deadline_ns:
                 return None
-            if until_ns is None or (deadline_ns is not None and deadline_ns < until_ns):
-                until_ns = deadline_ns
-            self._sleep(waiter, until_ns)
-            now_ns = self._clock.now_ns()
-            if deadline_ns is not None and now_ns >= deadline_ns:
-                return self.poll()
-            self._retry(now_ns)
 
     def release(self) -> None:
         """Give everything back; a reader asleep here gets Cancelled. May be repeated."""
         with self.lock:
-            self._released = True
-            wake = together(self._release_locked(), self._wake_reader_locked())
+            wake = together(self.fail_locked(Cancelled(f"gate {self.name} was released")), self._release_locked())
         if wake is not None:
             wake()
 
-    def _sleep(self, waiter: Waiter, until_ns: int | None) -> None:
-        timer = self._timer
-        if timer is not None:
-            timer.enter(TaskState.IDLE)
-        try:
-            waiter.wait(None if until_ns is None else (until_ns - self._clock.now_ns()) / 1e9)
-        finally:
-            if timer is not None:
-                timer.leave()
-            with self.lock:
-                self._sleeper = None
+    def fail_locked(self, error: BaseException) -> Wake:
+        """Let every further read raise this, or what it raised before."""
+        if self.failure is None or isinstance(error, Cancelled):
+            self.failure = error
+        return self.wake_reader_locked()
 
-    def _wake_reader_locked(self) -> Wake:
+    def wake_reader_locked(self) -> Wake:
+        """Let the reader look again, if it is asleep."""
         sleeper, self._sleeper = self._sleeper, None
         return None if sleeper is None else sleeper.wake
 
-    def _poll_or_fail_locked(self) -> tuple[tuple[InputChannel, int, BufferSlice] | None, Wake]:
-        if self._released:
-            raise Cancelled(f"gate {self.name} was released")
-        if self._failure is not None:
-            raise self._failure
-        try:
-            return self.poll_locked()
-        except BaseException as error:
-            self._failure = error
-            raise
-
-    def _deliver(self, channel: InputChannel, number: int, data: BufferSlice) -> Delivery:
-        if data.buffer.kind is Kind.DATA:
-            return Delivery(number, data, None)
-        event = decode_event(data.memory, f"gate {self.name}, channel {number}")
-        data.release()
-        if isinstance(event, EndOfPartition):
-            with self.lock:
-                wake = self._end_locked(channel)
-            if wake is not None:
-                wake()
-        return Delivery(number, None, event)
-
-    def poll_locked(self) -> tuple[tuple[InputChannel, int, BufferSlice] | None, Wake]:
-        """The next bytes with their channel and its number here, and whom to wake."""
+    def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
+        """The next bytes of whoever's turn it is, and whom to wake; a failure is remembered."""
         raise NotImplementedError
 
-    def _end_locked(self, channel: InputChannel) -> Wake:
+    def _sleep(self, deadline_ns: int | None) -> None:
+        """Wait for a wake-up, the deadline or the next retry, whatever is first; then retry what is due."""
+        with self.lock:
+            if self._has_data_locked() or self.finished or self.failure is not None:
+                return
+            self._sleeper = waiter = self._sync.waiter()
+            until_ns = self._retry_at_locked()
+        if until_ns is None or (deadline_ns is not None and deadline_ns < until_ns):
+            until_ns = deadline_ns
+        if self._timer is not None:
+            self._timer.enter(TaskState.IDLE)
+        try:
+            waiter.wait(None if until_ns is None else (until_ns - self._clock.now_ns()) / 1e9)
+        finally:
+            if self._timer is not None:
+                self._timer.leave()
+            now_ns = self._clock.now_ns()
+            with self.lock:
+                self._sleeper = None
+                wake = self._retry_locked(now_ns)
+            if wake is not None:
+                wake()
+
+    def _on_event(self, taken: BufferSlice) -> None:
+        taken.event = decode_event(taken.memory, f"gate {self.name}, channel {taken.channel}")
+        if isinstance(taken.event, EndOfPartition):
+            with self.lock:
+                wake = self._end_locked(taken.channel)
+            if wake is not None:
+                wake()
+
+    def _has_data_locked(self) -> bool:
+        raise NotImplementedError
+
+    def _end_locked(self, number: int) -> Wake:
         raise NotImplementedError
 
     def _release_locked(self) -> Wake:
@@ -182,7 +186,7 @@ class Gate:
     def _retry_at_locked(self) -> int | None:
         raise NotImplementedError
 
-    def _retry(self, now_ns: int) -> None:
+    def _retry_locked(self, now_ns: int) -> Wake:
         raise NotImplementedError
 
 
@@ -196,7 +200,7 @@ class InputGate(Gate):
         self.queued = False  # stands in its union's queue
         self._queue: deque[InputChannel] = deque()
         self._open = channels
-        self._requesting: set[InputChannel] = set()
+        self._requesting: dict[InputChannel, None] = {}
         self._union: UnionGate | None = None
 
     @property
@@ -209,6 +213,11 @@ class InputGate(Gate):
         """Whether every channel has ended."""
         return self._open == 0
 
+    @property
+    def has_data(self) -> bool:
+        """Whether a channel stands in the queue."""
+        return bool(self._queue)
+
     def connect(self, index: int, source: Source) -> None:
         """Say where the producer of a channel is. Until then the channel just has no data."""
         now_ns = self._clock.now_ns()
@@ -216,44 +225,44 @@ class InputGate(Gate):
             channel = self.channels[index]
             wake = channel.connect_locked(source, now_ns)
             if channel.state is ChannelState.REQUESTING:
-                self._requesting.add(channel)
+                self._requesting[channel] = None
                 # A reader asleep without knowing of the retry must look again.
-                wake = together(wake, (self._union or self)._wake_reader_locked())
+                wake = together(wake, (self._union or self).wake_reader_locked())
         if wake is not None:
             wake()
 
     def join_locked(self, union: UnionGate) -> None:
-        """Become part of a union; before anything was read."""
+        """Become part of a union."""
         self._union = union
 
     def enqueue_locked(self, channel: InputChannel) -> Wake:
         """A channel has data and does not stand in the queue."""
         channel.queued = True
         self._queue.append(channel)
-        if self._union is not None:
-            return self._union.enqueue_locked(self)
-        return self._wake_reader_locked()
+        return self.wake_reader_locked() if self._union is None else self._union.enqueue_locked(self)
 
-    @property
-    def has_data(self) -> bool:
-        """Whether a channel stands in the queue."""
-        return bool(self._queue)
-
-    def poll_locked(self) -> tuple[tuple[InputChannel, int, BufferSlice] | None, Wake]:
+    def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
         """One buffer of the channel whose turn it is."""
         queue, wake = self._queue, None
         while queue:
             channel = queue.popleft()
-            channel.queued = False
-            taken, woken = channel.poll_locked()
+            polled = channel.polled
+            if polled is None:
+                continue  # released
+            try:
+                taken, woken = polled.poll_locked()
+            except BaseException as error:
+                self.fail_locked(error)
+                raise
+            if polled.announced:
+                queue.append(channel)
+            else:
+                channel.queued = False
             if woken is not None:
                 wake = together(wake, woken)
-            source = channel.source
-            if source is not None and source.available_locked() and not channel.queued:
-                channel.queued = True
-                queue.append(channel)
             if taken is not None:
-                return (channel, channel.index, taken), wake
+                taken.channel = channel.index
+                return taken, wake
         return None, wake
 
     def statistics(self) -> GateStatistics:
@@ -265,22 +274,9 @@ class InputGate(Gate):
                 queued=len(self._queue),
             )
 
-    def retry_at_locked(self) -> int | None:
-        """When the next missing partition is to be asked for."""
-        times = [channel.source.retry_at_ns for channel in self._requesting if channel.source is not None]
-        return min((time for time in times if time is not None), default=None)
-
-    def retry_locked(self, now_ns: int) -> Wake:
-        """Ask again for the partitions whose time has come."""
-        wakes = []
-        for channel in list(self._requesting):
-            wakes.append(channel.request_locked(now_ns))
-            if channel.state is not ChannelState.REQUESTING:
-                self._requesting.discard(channel)
-        return together(*wakes)
-
-    def end_locked(self, channel: InputChannel) -> Wake:
+    def end_locked(self, number: int) -> Wake:
         """A channel has ended."""
+        channel = self.channels[number]
         if channel.state is not ChannelState.READING:
             return None
         self._open -= 1
@@ -292,21 +288,30 @@ class InputGate(Gate):
         self._requesting.clear()
         return together(*[channel.release_locked() for channel in self.channels])
 
+    def retry_at_locked(self) -> int | None:
+        """When the next missing partition is to be asked for."""
+        times = [channel.source.retry_at_ns for channel in self._requesting if channel.source is not None]
+        return min((time for time in times if time is not None), default=None)
+
+    def retry_locked(self, now_ns: int) -> Wake:
+        """Ask again for the partitions whose time has come."""
+        wakes = []
+        for channel in list(self._requesting):
+            try:
+                wakes.append(channel.request_locked(now_ns))
+            except BaseException as error:  # noqa: BLE001 - the next read raises it
+                wakes.append(self.fail_locked(error))
+            if channel.state is not ChannelState.REQUESTING:
+                del self._requesting[channel]
+        return together(*wakes)
+
+    def _has_data_locked(self) -> bool:
+        return bool(self._queue)
+
     _end_locked = end_locked
     _release_locked = release_channels_locked
     _retry_at_locked = retry_at_locked
-
-    def _retry(self, now_ns: int) -> None:
-        if not self._requesting:
-            return
-        with self.lock:
-            try:
-                wake = self.retry_locked(now_ns)
-            except BaseException as error:
-                self._failure = error
-                raise
-        if wake is not None:
-            wake()
+    _retry_locked = retry_locked
 
 
 class UnionGate(Gate):
@@ -320,22 +325,19 @@ class UnionGate(Gate):
         self.gates = tuple(gates)
         self._queue: deque[InputGate] = deque()
         self._offsets: dict[InputGate, int] = {}
-        self._gate_of: dict[InputChannel, InputGate] = {}
-        offset = 0
+        self._owners: list[InputGate] = []  # by channel number
         with self.lock:
             for gate in self.gates:
-                self._offsets[gate] = offset
-                offset += gate.channel_count
-                self._gate_of.update(dict.fromkeys(gate.channels, gate))
+                self._offsets[gate] = len(self._owners)
+                self._owners.extend([gate] * gate.channel_count)
                 gate.join_locked(self)
                 if gate.has_data:
                     self.enqueue_locked(gate)
-        self._channel_count = offset
 
     @property
     def channel_count(self) -> int:
         """How many channels there are in all gates."""
-        return self._channel_count
+        return len(self._owners)
 
     @property
     def finished(self) -> bool:
@@ -348,30 +350,37 @@ class UnionGate(Gate):
             return None
         gate.queued = True
         self._queue.append(gate)
-        return self._wake_reader_locked()
+        return self.wake_reader_locked()
 
-    def poll_locked(self) -> tuple[tuple[InputChannel, int, BufferSlice] | None, Wake]:
+    def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
         """One buffer of the gate whose turn it is."""
         queue, wake = self._queue, None
         while queue:
             gate = queue.popleft()
-            gate.queued = False
-            taken, woken = gate.poll_locked()
-            wake = together(wake, woken)
-            if gate.has_data and not gate.queued:
-                gate.queued = True
+            try:
+                taken, woken = gate.poll_locked()
+            except BaseException as error:
+                self.fail_locked(error)
+                raise
+            gate.queued = gate.has_data
+            if gate.queued:
                 queue.append(gate)
+            wake = together(wake, woken)
             if taken is not None:
-                channel, index, data = taken
-                return (channel, self._offsets[gate] + index, data), wake
+                taken.channel += self._offsets[gate]
+                return taken, wake
         return None, wake
 
     def statistics(self) -> tuple[GateStatistics, ...]:
         """The gates at this moment."""
         return tuple(gate.statistics() for gate in self.gates)
 
-    def _end_locked(self, channel: InputChannel) -> Wake:
-        return self._gate_of[channel].end_locked(channel)
+    def _has_data_locked(self) -> bool:
+        return bool(self._queue)
+
+    def _end_locked(self, number: int) -> Wake:
+        gate = self._owners[number]
+        return gate.end_locked(number - self._offsets[gate])
 
     def _release_locked(self) -> Wake:
         self._queue.clear()
@@ -381,12 +390,7 @@ class UnionGate(Gate):
         times = [gate.retry_at_locked() for gate in self.gates]
         return min((time for time in times if time is not None), default=None)
 
-    def _retry(self, now_ns: int) -> None:
-        with self.lock:
-            try:
-                wake = together(*[gate.retry_locked(now_ns) for gate in self.gates])
-            except BaseException as error:
-                self._failure = error
-                raise
-        if wake is not None:
-            wake()
+    def _retry_locked(self, now_ns: int) -> Wake:
+        wake = together(*[gate.retry_locked(now_ns) for gate in self.gates])
+        failures = [gate.failure for gate in self.gates if gate.failure is not None]
+        return together(wake, self.fail_locked(failures[0])) if failures else wake

@@ -56,13 +56,13 @@ class RecordReader(Generic[T]):
 
     def poll(self) -> Element[T] | Event | None:
         """What is at hand; None if nothing is, or all has ended."""
-        return self._next(self.gate.poll)
+        return self._next(None, wait=False, before_wait=None)
 
     def read(
         self, timeout_s: float | None = None, *, before_wait: Callable[[], object] | None = None
     ) -> Element[T] | Event | None:
         """What comes next, asleep until it does; None if all has ended, or after `timeout_s`."""
-        return self._next(lambda: self.gate.read(timeout_s, before_wait=before_wait))
+        return self._next(timeout_s, wait=True, before_wait=before_wait)
 
     @property
     def finished(self) -> bool:
@@ -86,32 +86,35 @@ class RecordReader(Generic[T]):
         return ReaderStatistics(self.records_in.value, self.bytes_in.value, self.buffers_in.value)
 
     def _next(
-        self, get: Callable[[], tuple[int, BufferSlice | None, Event | None] | None]
+        self, timeout_s: float | None, *, wait: bool, before_wait: Callable[[], object] | None
     ) -> Element[T] | Event | None:
         while True:
             if self._data is None:
-                delivery = get()
-                if delivery is None:
-                    return None
-                self.channel, data, event = delivery
+                data = self.gate.read(timeout_s, before_wait=before_wait) if wait else self.gate.poll()
                 if data is None:
-                    return self._on_event(event)
+                    return None
+                self.channel = data.channel
+                if data.event is not None:
+                    return self._on_event(data.event)
                 self._data = data
                 self.buffers_in.value += 1
                 self.bytes_in.value += len(data.memory)
-                self._spanning[self.channel].feed(data.memory, data.offset)
+                self._spanning[data.channel].feed(data.memory, data.offset)
             spanning = self._spanning[self.channel]
-            match spanning.next():
-                case Read.INCOMPLETE:
-                    self._let_go()
-                case Read.RECORD_MORE:
-                    return self._decode(spanning)
-                case Read.RECORD_LAST:
-                    element = self._decode(spanning)
-                    self._let_go()
-                    return element
+            found = spanning.next()
+            element = None if found is Read.INCOMPLETE else self._decode(spanning)
+            if found is not Read.RECORD_MORE:
+                self._let_go()
+            if element is not None:
+                return element
 
-    def _on_event(self, event: Event | None) -> Event | None:
+    def _let_go(self) -> None:
+        """Give the buffer back as soon as it is used up: the producer may be waiting for it."""
+        data, self._data, self._lent = self._data, None, None
+        if data is not None:
+            data.release()
+
+    def _on_event(self, event: Event) -> Event:
         if isinstance(event, EndOfPartition) and self._spanning[self.channel].unfinished:
             raise CorruptStream(f"{self._where[self.channel]}: the partition ends in the middle of a record")
         return event
@@ -133,9 +136,3 @@ class RecordReader(Generic[T]):
         if self._lent is None:
             return spanning.detached()
         return self._lent[spanning.end - len(spanning.record) : spanning.end]
-
-    def _let_go(self) -> None:
-        self._lent = None
-        data, self._data = self._data, None
-        if data is not None:
-            data.release()

@@ -20,7 +20,7 @@ from headgate.record.key_columns import hash_columns
 from headgate.record.keys import group_channels
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["ColumnWriter", "HashColumns"]
 
@@ -84,7 +84,10 @@ class ColumnWriter(RecordWriter["pa.RecordBatch"]):
     reader need not gather it.
     """
 
-    def emit(self, value: pa.RecordBatch) -> None:
+    def _make_emit(self) -> Callable[[pa.RecordBatch], None]:
+        return self._emit
+
+    def _emit(self, value: pa.RecordBatch) -> None:
         """Write a batch, each row to its channel."""
         selector = self._selector
         parts = selector.scatter(value) if isinstance(selector, HashColumns) else [(selector.choose(value), value)]

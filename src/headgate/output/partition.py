@@ -14,9 +14,8 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from headgate.buffer import UNCHANNELLED, Buffer, BufferReader
-from headgate.errors import Cancelled, LocalProtocolError
+from headgate.errors import Cancelled, HeadgateError, LocalProtocolError
 from headgate.ids import SubpartitionIndex
-from headgate.meters import Counter
 from headgate.output.pipelined import PipelinedSubpartition, SubpartitionState, SubpartitionStatistics
 from headgate.record.element import EndOfPartition, Event, encode_event
 from headgate.sync import together
@@ -82,11 +81,11 @@ class ResultPartition:
         self.type = kind
         self.pool = pool
         self.lock: Lock = pool.lock
-        self.buffers_out = Counter()
-        self.bytes_out = Counter()
+        self.buffers_out = 0
+        self.bytes_out = 0
         self._request_timeout_s = request_timeout_s
         self._timer = timer
-        self._cause: BaseException | None = None
+        self._refusal: HeadgateError | None = None  # why nothing more can be written
         self.subpartitions = tuple(
             PipelinedSubpartition(SubpartitionIndex(index), self.lock, f"partition {partition_id}")
             for index in range(subpartitions)
@@ -100,28 +99,35 @@ class ResultPartition:
         `UNCHANNELLED` means all channels: one buffer with a reader in every subpartition. A record that was
         begun (`mid_record`) may be finished with overdraft buffers. None: there is none and `wait` is off.
         """
+        wake = buffer = None
         with self.lock:
-            wake = self._finish_locked(channel, full) if full is not None else None
-            self._check_locked()
-            segment = self.pool.try_request_locked(channel, overdraft=mid_record)
-            buffer = None
+            if full is not None:
+                wake = self._finish_locked(channel, full)
+            if self._refusal is not None:
+                raise self._refusal_again()
+            segment = self.pool.try_request_locked(channel, mid_record)
             if segment is not None:
                 buffer, added = self._enqueue_locked(segment, channel)
-                wake = together(wake, added)
+                if added is not None:
+                    wake = together(wake, added)
         if wake is not None:
             wake()
         if buffer is not None or not wait:
             return buffer
-        segment = self.pool.request(channel, overdraft=mid_record, timeout_s=self._request_timeout_s, timer=self._timer)
+        segment = self.pool.request(channel, mid_record, timeout_s=self._request_timeout_s, timer=self._timer)
+        return self._begin(segment, channel)
+
+    def _begin(self, segment: Segment, channel: int) -> Buffer:
+        """Go on with a segment that was waited for, unless the partition was released meanwhile."""
         with self.lock:
-            if self._cause is not None:
-                wake = self.pool.recycle_locked(segment, channel)
-            else:
+            if self._refusal is None:
                 buffer, wake = self._enqueue_locked(segment, channel)
+            else:
+                buffer, wake = None, self.pool.recycle_locked(segment, channel)
         if wake is not None:
             wake()
         if buffer is None:
-            raise self._gone()
+            raise self._refusal_again()
         return buffer
 
     def end_buffer(self, channel: int, buffer: Buffer) -> None:
@@ -142,7 +148,8 @@ class ResultPartition:
         """An event behind everything written so far, in every channel. All buffers must be finished."""
         data = encode_event(event)
         with self.lock:
-            self._check_locked()
+            if self._refusal is not None:
+                raise self._refusal_again()
             wake = self._add_event_locked(data)
         if wake is not None:
             wake()
@@ -151,8 +158,10 @@ class ResultPartition:
         """The end, in every channel."""
         data = encode_event(EndOfPartition())
         with self.lock:
-            self._check_locked()
+            if self._refusal is not None:
+                raise self._refusal_again()
             wake = self._add_event_locked(data)
+            self._refusal = LocalProtocolError(f"partition {self.id} is written to after its end")
             for subpartition in self.subpartitions:
                 subpartition.finish_locked()
         if wake is not None:
@@ -169,8 +178,9 @@ class ResultPartition:
 
     def release_locked(self, cause: BaseException | None = None) -> Wake:
         """As `release`, for callers who hold the lock already."""
-        if self._cause is None:
-            self._cause = cause if cause is not None else Cancelled(f"partition {self.id} was released")
+        if self.pool.destroyed:
+            return None
+        self._refusal = Cancelled(f"partition {self.id} was released" + (f": {cause}" if cause is not None else ""))
         wakes = [subpartition.release_locked(cause) for subpartition in self.subpartitions]
         return together(*wakes, self.pool.destroy_locked())
 
@@ -178,7 +188,7 @@ class ResultPartition:
         """A reader wants no more of its subpartition; when none does, the writer is stopped."""
         wake = self.subpartitions[index].release_locked()
         if all(subpartition.state is SubpartitionState.RELEASED for subpartition in self.subpartitions):
-            wake = together(wake, self.release_locked(Cancelled(f"partition {self.id} has no reader left")))
+            wake = together(wake, self.release_locked(Cancelled("it has no reader left")))
         return wake
 
     def statistics(self) -> PartitionStatistics:
@@ -189,8 +199,8 @@ class ResultPartition:
             id=self.id,
             type=self.type,
             subpartitions=subpartitions,
-            buffers_out=self.buffers_out.value,
-            bytes_out=self.bytes_out.value,
+            buffers_out=self.buffers_out,
+            bytes_out=self.bytes_out,
             pool=self.pool.statistics(),
         )
 
@@ -198,31 +208,28 @@ class ResultPartition:
         return self.subpartitions if channel == UNCHANNELLED else (self.subpartitions[channel],)
 
     def _enqueue_locked(self, segment: Segment, channel: int) -> tuple[Buffer, Wake]:
-        buffer = Buffer(segment.memory, segment=segment, owner=self.pool, channel=channel)
+        buffer = Buffer.over(segment, self.pool, channel)
+        reader = buffer.reader
+        assert reader is not None, "made with the buffer"
         if channel != UNCHANNELLED:
-            return buffer, self.subpartitions[channel].add_locked(BufferReader(buffer))
-        return buffer, together(*[one.add_locked(BufferReader(buffer)) for one in self.subpartitions])
+            return buffer, self.subpartitions[channel].add_locked(reader)
+        others = [one.add_locked(BufferReader(buffer)) for one in self.subpartitions[1:]]
+        return buffer, together(self.subpartitions[0].add_locked(reader), *others)
 
     def _finish_locked(self, channel: int, buffer: Buffer) -> Wake:
-        self.buffers_out.value += 1
-        self.bytes_out.value += buffer.size
+        self.buffers_out += 1
+        self.bytes_out += buffer.position
         wake = buffer.finish_locked()
-        if channel != UNCHANNELLED:
-            announced = self.subpartitions[channel].announce_locked()
-            return announced if wake is None else together(wake, announced)
-        return together(wake, *[subpartition.announce_locked() for subpartition in self.subpartitions])
+        if channel == UNCHANNELLED:
+            return together(wake, *[subpartition.announce_locked() for subpartition in self.subpartitions])
+        subpartition = self.subpartitions[channel]
+        return wake if subpartition.announced else together(wake, subpartition.announce_locked())
 
     def _add_event_locked(self, data: bytes) -> Wake:
         event = Buffer.event(data)
         return together(*[subpartition.add_locked(BufferReader(event)) for subpartition in self.subpartitions])
 
-    def _check_locked(self) -> None:
-        if self._cause is not None:
-            raise self._gone()
-        if self.subpartitions[0].state is SubpartitionState.FINISHED:
-            raise LocalProtocolError(f"partition {self.id} is written to after its end")
-
-    def _gone(self) -> BaseException:
-        return Cancelled(
-            f"{self._cause}" if isinstance(self._cause, Cancelled) else f"partition {self.id}: {self._cause}"
-        )
+    def _refusal_again(self) -> HeadgateError:
+        """A new exception each time: one that is raised twice collects tracebacks."""
+        assert self._refusal is not None, "there is a reason to refuse"
+        return type(self._refusal)(str(self._refusal))

@@ -52,17 +52,22 @@ class SubpartitionStatistics:
     backlog: int
 
 
+_RELEASED = SubpartitionState.RELEASED
+_FINISHED = SubpartitionState.FINISHED
+_DATA = Kind.DATA
+
+
 class PipelinedSubpartition:
     """One reader's share of a partition."""
 
     __slots__ = (
-        "_announced",
         "_cause",
         "_flushed",
         "_listener",
         "_lock",
         "_queue",
         "_where",
+        "announced",
         "backlog",
         "index",
         "state",
@@ -76,7 +81,7 @@ class PipelinedSubpartition:
         self._where = f"{where}, subpartition {index}"
         self._queue: deque[BufferReader] = deque()
         self._flushed = False  # the last, unfinished buffer may be read
-        self._announced = False
+        self.announced = False
         self._listener: SubpartitionListener | None = None
         self._cause: BaseException | None = None
 
@@ -85,14 +90,14 @@ class PipelinedSubpartition:
     def add_locked(self, reader: BufferReader) -> Wake:
         """A buffer behind the others, which must all be finished; dropped if nobody will read it."""
         assert self._lock.locked(), "the caller holds the exchange lock"
-        if self.state is SubpartitionState.RELEASED:
+        if self.state is _RELEASED:
             return reader.release_locked()
-        if self.state is SubpartitionState.FINISHED:
+        if self.state is _FINISHED:
             raise LocalProtocolError(f"{self._where}: a buffer is added after the end")
         self._queue.append(reader)
-        if reader.buffer.kind is Kind.DATA:
+        if reader.buffer.kind is _DATA:
             self.backlog += 1
-        return self.announce_locked()
+        return None if self.announced else self.announce_locked()
 
     def flush_locked(self) -> Wake:
         """Let the reader have what is in the unfinished buffer too."""
@@ -107,9 +112,9 @@ class PipelinedSubpartition:
 
     def announce_locked(self) -> Wake:
         """Tell the reader, if there is something to read that it does not know of."""
-        if self._announced or self._listener is None or not self.available_locked():
+        if self.announced or self._listener is None or not self.available_locked():
             return None
-        self._announced = True
+        self.announced = True
         return self._listener.available_locked()
 
     # The reader's side.
@@ -142,9 +147,9 @@ class PipelinedSubpartition:
             Cancelled: the partition was released.
         """
         assert self._lock.locked(), "the caller holds the exchange lock"
-        queue = self._queue
-        if self.state is SubpartitionState.RELEASED:
+        if self.state is _RELEASED:
             raise self._gone()
+        queue = self._queue
         taken, wake = None, None
         while queue and taken is None:
             reader = queue[0]
@@ -153,12 +158,12 @@ class PipelinedSubpartition:
             if not finished:
                 self._flushed = False
                 break
-            queue.popleft()
-            if reader.buffer.kind is Kind.DATA:
+            del queue[0]
+            if reader.buffer.kind is _DATA:
                 self.backlog -= 1
             if taken is None:
                 wake = together(wake, reader.release_locked())  # it was read up to its end before it was finished
-        self._announced = self.available_locked()
+        self.announced = len(queue) > 1 or self.available_locked()
         return taken, wake
 
     def release_locked(self, cause: BaseException | None = None) -> Wake:
@@ -171,7 +176,7 @@ class PipelinedSubpartition:
         self._queue.clear()
         self.backlog = 0
         listener, self._listener = self._listener, None
-        if listener is not None and not self._announced:
+        if listener is not None and not self.announced:
             wakes.append(listener.available_locked())
         return together(*wakes)
 

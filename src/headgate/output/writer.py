@@ -98,7 +98,6 @@ class RecordWriter(Generic[T]):
         self.buffer_timeout = timeout
         self.records_out = Counter()
         self._selector = selector
-        self._choose = selector.choose
         self._serializer = serializer
         self._limits = limits if limits is not None else RecordLimits()
         self._below = below
@@ -106,6 +105,9 @@ class RecordWriter(Generic[T]):
         self._lanes: list[_Lane[T]] = (
             [_Lane(UNCHANNELLED)] if selector.broadcast else [_Lane(channel) for channel in range(channels)]
         )
+        self._pick = selector.picker(self._lanes)
+        self.emit: Callable[[T], None] = self._make_emit()
+        """Write a record to the channel that the selector chooses."""
         self._always = timeout.mode is FlushMode.ALWAYS
         self._batch_size = 1 if self._always else batch_size
         self._full = min(_FIRST_BATCH, self._batch_size)  # how many waiting records make a batch; 0: see `tick`
@@ -117,19 +119,24 @@ class RecordWriter(Generic[T]):
 
     # Records: no lock until a batch is full.
 
-    def emit(self, value: T) -> None:
-        """Write a record to the channel that the selector chooses."""
-        lane = self._lanes[self._choose(value)]
-        if lane.timed:
-            self._change_timing(lane)
-        values = lane.values
-        values.append(value)
-        if len(values) >= self._full:
-            self._write(lane)
+    def _make_emit(self) -> Callable[[T], None]:
+        """`emit` as a closure: what it needs lies in its cells, not behind attributes."""
+        pick, write, change_timing = self._pick, self._write, self._change_timing
+
+        def emit(value: T) -> None:
+            lane = pick(value)
+            if lane.timed:
+                change_timing(lane)
+            values = lane.values
+            values.append(value)
+            if len(values) >= self._full:
+                write(lane)
+
+        return emit
 
     def emit_at(self, value: T, timestamp_ms: int) -> None:
         """Write a record with its event time."""
-        lane = self._lanes[self._choose(value)]
+        lane = self._pick(value)
         if not lane.timed:
             self._change_timing(lane)
         lane.values.append(value)
@@ -149,9 +156,12 @@ class RecordWriter(Generic[T]):
                 continue
             if lane.timed:
                 self._change_timing(lane)
-            lane.values.extend(part)
-            if len(lane.values) >= self._full:
-                self._write(lane)
+            if len(part) < self._full:
+                lane.values.extend(part)
+                if len(lane.values) >= self._full:
+                    self._write(lane)
+            else:
+                self._write_at_once(lane, part)
 
     # What travels between and beside the records.
 
@@ -242,6 +252,15 @@ class RecordWriter(Generic[T]):
         if self._always:
             self.partition.flush(lane.channel)
 
+    def _write_at_once(self, lane: _Lane[T], values: list[T]) -> None:
+        """A batch that need not wait in the lane's list, behind what does."""
+        with self._mutex:
+            self._raise_earlier_error()
+            self._drain(lane, wait=True)
+            self._put_batch(lane, values, None, wait=True)
+        if self._always:
+            self.partition.flush(lane.channel)
+
     def _drain(self, lane: _Lane[T], *, wait: bool) -> bool:
         """Serialize and append all that waits in a lane. False: memory ran out first (and `wait` is off)."""
         if lane.spanning.unfinished and not self._copy(lane, wait=wait):
@@ -256,11 +275,15 @@ class RecordWriter(Generic[T]):
             if lane.timed:
                 times = lane.times[:count]
                 del lane.times[:count]
-            self.records_out.value += count
-            pieces = encode_batch(self._serializer, values, times, self._limits)
-            self._adapt(count, sum(map(len, pieces)))
-            if not self._put(lane, pieces, wait=wait):
+            if not self._put_batch(lane, values, times, wait=wait):
                 return False
+
+    def _put_batch(self, lane: _Lane[T], values: list[T], times: list[int] | None, *, wait: bool) -> bool:
+        count = len(values)
+        self.records_out.value += count
+        pieces = encode_batch(self._serializer, values, times, self._limits)
+        self._adapt(count, sum(map(len, pieces)))
+        return self._put(lane, pieces, wait=wait)
 
     def _put(self, lane: _Lane[T], pieces: Encoded, *, wait: bool) -> bool:
         lane.spanning.begin(pieces)

@@ -32,7 +32,7 @@ class ArrowSerializer(Serializer[pa.RecordBatch]):
     """Record batches with their schema; the columns that arrive lie in the received buffer.
 
     Every received value is validated (offsets, UTF-8), for a wrong one could read any memory: about as much
-    work as one copy. `validate_fully=False` checks only lengths; use it where nothing can be damaged on the way.
+    work as one copy. `validate_fully=False` checks only lengths, for data that has not left this process.
     A slice is sent as that slice, except that a dictionary, and the text of a string_view column, travel whole.
 
     >>> import pyarrow as pa
@@ -97,7 +97,8 @@ class ArrowSerializer(Serializer[pa.RecordBatch]):
                 batch = _read_stream(message)
             else:
                 schema = self._schema(bytes(data[_HEAD.size : _HEAD.size + schema_bytes]))
-                batch = pa.ipc.read_record_batch(_uncompressed(pa.ipc.read_message(message)), schema)
+                read = pa.ipc.read_message(message)
+                batch = pa.ipc.read_record_batch(_uncompressed(read) if self._validate_fully else read, schema)
             batch.validate(full=self._validate_fully)
         except _ERRORS as error:
             raise SerializationError(f"arrow cannot read these bytes: {_text(error)}") from error

@@ -140,7 +140,10 @@ def encode_aligned(body: Encoded, alignment: int, position: int, limits: RecordL
     `position` is where in its buffer the record is going to start.
     """
     pad = -(position + _HEADER.size + 1) % alignment
-    return _framed(_ALIGNED, (bytes((pad,)) + bytes(pad), *body), limits)
+    size = 2 + pad + sum(map(len, body))
+    limits.check(size)
+    # The first piece is small: joining it costs less than copying one piece more.
+    return (b"".join((_HEADER.pack(size, _ALIGNED), bytes((pad,)), bytes(pad), body[0])), *body[1:])
 
 
 def encode_element(element: Element[T], serializer: Serializer[T], limits: RecordLimits) -> Encoded:

@@ -154,7 +154,7 @@ def _hash_uuid(key: UUID) -> int:
     return crc32(key.bytes)
 
 
-# -- Subclasses: their own __hash__ and conversions are not to be trusted (IntEnum hashes its name) --------
+# -- Subclasses, which may bring a __hash__ or conversions of their own, and other kinds of numbers -----------
 
 
 def _hash_int_subclass(key: int) -> int:

@@ -35,6 +35,7 @@ Encoded = tuple[Buffer, ...]
 """Pieces that are written one after another; joining them first would be one copy more."""
 
 _MAX_U32 = 0xFFFF_FFFF
+_COMPARED = 16  # values of a sampled batch
 _JOIN_BELOW_BYTES = 4096  # a copy of less is cheaper than one more piece for the writer
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -211,7 +212,8 @@ class MsgpackSerializer(Serializer[T]):
             data = _encode(values if isinstance(values, list) else list(values))
             self._calls = calls = self._calls + 1
             if not calls & (calls - 1):
-                for value, got in zip(values, self._decode_many(memoryview(data)), strict=True):
+                first = list(values[:_COMPARED])
+                for value, got in zip(first, self._decode_many(memoryview(_encode(first))), strict=True):
                     self._compare(value, got)
         except _ENCODE_ERRORS as error:
             raise self._refusal_in(values, error) from error

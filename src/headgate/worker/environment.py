@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from headgate.buffer import Arena, Limits, NetworkPool, NetworkPoolStatistics
 from headgate.clock import SystemClock
@@ -125,7 +125,7 @@ class Environment:
     def writer(self, partition: ResultPartition, selector: Selector[T], serializer: Serializer[T]) -> RecordWriter[T]:
         """A writer into a partition, flushed as `execution.buffer_timeout` says."""
         timeout = self.settings.execution.buffer_timeout
-        writer = RecordWriter(
+        writer = _writer_class(serializer)(
             partition,
             selector,
             serializer,
@@ -171,3 +171,12 @@ class Environment:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _writer_class(serializer: Serializer[T]) -> type[RecordWriter[T]]:
+    """Record batches, the values that want aligned bytes, have a writer of their own; it needs pyarrow."""
+    if serializer.alignment == 1:
+        return RecordWriter
+    from headgate.output.columns import ColumnWriter  # noqa: PLC0415 - only whoever moves Arrow pays for importing it
+
+    return cast("type[RecordWriter[T]]", ColumnWriter)
