@@ -5,6 +5,9 @@ never held across I/O or user code. Whoever decides under the lock that somebody
 wake-up as a `Wake`; the caller performs it after leaving the lock. A function whose caller must hold the
 lock ends in `_locked` and asserts it.
 
+Where the lock is taken once per buffer, it is taken by `acquire` and `release` in a `try`: in CPython 3.11 that is
+less than half of what `with` costs.
+
 The core (`record buffer output input`) sees only the protocols; `ThreadSync` is handed in by whoever builds
 the worker, another one by the simulator.
 """

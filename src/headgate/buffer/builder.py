@@ -62,6 +62,7 @@ class Buffer:
     __slots__ = (
         "capacity",
         "channel",
+        "event_read",
         "kind",
         "marker",
         "memory",
@@ -90,8 +91,11 @@ class Buffer:
         # sees position and end together without a lock.
         self.marker = 0
         self.position = 0  # where the next byte goes
-        self.references = 1
-        self.reader: BufferReader | None = None
+        self.references = 0
+        if segment is not None:
+            self.reader = BufferReader(self)  # for the first subpartition it goes to; events have none
+        self.references = 1  # the writer's
+        self.event_read: Event | None = None  # what an event's bytes say, once a gate has decoded them
 
     @classmethod
     def over(cls, segment: Segment, owner: BufferOwner, channel: int) -> Buffer:
@@ -104,14 +108,11 @@ class Buffer:
         if buffer is None:
             segment.buffer = buffer = cls(segment.memory, segment=segment)
             buffer.kind = _DATA
-            buffer.reader = BufferReader(buffer)
         buffer.owner = owner
         buffer.channel = channel
         buffer.marker = buffer.position = 0
         buffer.references = 2  # the writer and the reader
-        reader = buffer.reader
-        assert reader is not None, "made with the buffer"
-        reader.position = 0
+        buffer.reader.position = 0
         return buffer
 
     @classmethod
@@ -178,14 +179,17 @@ class Buffer:
 
     def release_locked(self) -> Wake:
         """One user less; the last one gives the segment back to its owner."""
-        owner, segment = self.owner, self.segment
-        if owner is None or segment is None:
+        owner = self.owner
+        if owner is None:
             return None  # an event is not counted: the interpreter frees it
         references = self.references - 1
         if references < 0:
             raise InvariantViolated(f"{self!r} was released more often than it was retained")
         self.references = references
-        return None if references else owner.recycle_locked(segment, self.channel)
+        if references:
+            return None
+        assert self.segment is not None, "what has an owner has a segment"
+        return owner.recycle_locked(self.segment, self.channel)
 
 
 class BufferReader:
@@ -224,10 +228,10 @@ class BufferSlice:
     """Bytes handed to a reader, to be released exactly once.
 
     `offset` is where the slice begins in its buffer: a record keeps its alignment across the exchange. A gate
-    adds the number of the channel it came from and, for an event, the event.
+    adds the number of the channel it came from.
     """
 
-    __slots__ = ("buffer", "channel", "event", "memory", "offset", "released")
+    __slots__ = ("buffer", "channel", "memory", "offset", "released")
 
     def __init__(self, buffer: Buffer, memory: memoryview, offset: int) -> None:
         self.buffer = buffer
@@ -235,7 +239,11 @@ class BufferSlice:
         self.offset = offset
         self.released = False
         self.channel = -1
-        self.event: Event | None = None
+
+    @property
+    def event(self) -> Event | None:
+        """The event, if it is one and came through a gate."""
+        return self.buffer.event_read
 
     @property
     def kind(self) -> Kind:
@@ -248,8 +256,11 @@ class BufferSlice:
         if owner is None:
             self.release_locked()  # events belong to nobody: there is nothing to guard
             return
-        with owner.lock:
+        owner.lock.acquire()
+        try:
             wake = self.release_locked()
+        finally:
+            owner.lock.release()
         if wake is not None:
             wake()
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+from headgate.buffer.builder import Buffer
 from headgate.errors import Cancelled, InvariantViolated, RequestTimeout
 from headgate.meters import TaskState
 from headgate.sync import together
 
 if TYPE_CHECKING:
-    from headgate.buffer.builder import Buffer
     from headgate.buffer.network import NetworkPool
     from headgate.buffer.segment import Segment
     from headgate.meters import TaskTimer
@@ -127,7 +127,6 @@ class LocalPool:
 
     def try_request_locked(self, channel: int = UNCHANNELLED, overdraft: bool = False) -> Segment | None:
         """A segment for a queue, or None; with `overdraft`, also past the pool's size and the queue's limit."""
-        assert self.lock.locked(), "the caller holds the exchange lock"
         if self._destroyed:
             raise self._gone()
         extra = self.overdraft if overdraft else 0
@@ -145,6 +144,19 @@ class LocalPool:
             segment = taken
         self._in_use[channel] += 1
         return segment
+
+    def try_buffer_locked(self, channel: int, overdraft: bool) -> Buffer | None:
+        """As `try_request_locked`, but an empty buffer with one reader: what a writer needs for each one it fills."""
+        segment = self.try_request_locked(channel, overdraft)
+        if segment is None:
+            return None
+        buffer = segment.buffer
+        if buffer is None or buffer.owner is not self:
+            return Buffer.over(segment, self, channel)
+        buffer.channel = channel
+        buffer.marker = buffer.position = buffer.reader.position = 0
+        buffer.references = 2
+        return buffer
 
     def request(
         self,
@@ -185,16 +197,16 @@ class LocalPool:
 
     def recycle_locked(self, segment: Segment, channel: int) -> Wake:
         """The last user of a buffer released it."""
-        assert self.lock.locked(), "the caller holds the exchange lock"
-        self._in_use[channel] -= 1
-        if self._in_use[channel] < 0:
+        in_use = self._in_use
+        in_use[channel] -= 1
+        if in_use[channel] < 0:
             raise InvariantViolated(f"{self!r}: {segment!r} came back to channel {channel} twice")
-        if self._destroyed or self.held > self.size:
-            self.held -= 1
-            wake = self._network.give_back_locked(segment)
-        else:
+        if self.held <= self.size:
             self._available.append(segment)
             wake = None
+        else:  # shrunk, overdrawn or destroyed
+            self.held -= 1
+            wake = self._network.give_back_locked(segment)
         if self._listeners:
             wake = together(wake, self.serve_locked())
         if self._network.returned:
@@ -262,6 +274,7 @@ class LocalPool:
         if self._destroyed:
             return None
         self._destroyed = True
+        self.size = 0
         wakes: list[Wake] = []
         while self._available:
             wakes.append(self._drop_locked())

@@ -13,6 +13,7 @@ import typer
 from headgate import __version__
 from headgate.cli.bench import bench
 from headgate.cli.config import config
+from headgate.cli.demo import demo
 from headgate.errors import HeadgateError
 
 __all__ = ["app", "run"]
@@ -44,6 +45,7 @@ def _options(
 
 app.command()(config)
 app.command()(bench)
+app.command()(demo)
 
 
 def run(arguments: list[str] | None = None) -> int:

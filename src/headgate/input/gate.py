@@ -79,14 +79,15 @@ class Gate:
             Cancelled: the gate was released.
         """
         freed = None
+        self.lock.acquire()  # see the note on locks in `sync`
         try:
-            with self.lock:
-                if done is not None:
-                    freed = done.release_locked()
-                if self.failure is not None:
-                    raise self.failure
-                taken, wake = self.poll_locked()
+            if done is not None:
+                freed = done.release_locked()
+            if self.failure is not None:
+                raise self.failure
+            taken, wake = self.poll_locked()
         finally:
+            self.lock.release()
             if freed is not None:
                 freed()
         if wake is not None:
@@ -167,8 +168,9 @@ class Gate:
                 wake()
 
     def _on_event(self, taken: BufferSlice) -> None:
-        taken.event = decode_event(taken.memory, f"gate {self.name}, channel {taken.channel}")
-        if isinstance(taken.event, EndOfPartition):
+        event = decode_event(taken.memory, f"gate {self.name}, channel {taken.channel}")
+        taken.buffer.event_read = event
+        if isinstance(event, EndOfPartition):
             with self.lock:
                 wake = self._end_locked(taken.channel)
             if wake is not None:
@@ -243,26 +245,27 @@ class InputGate(Gate):
 
     def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
         """One buffer of the channel whose turn it is."""
-        queue, wake = self._queue, None
-        while queue:
-            channel = queue.popleft()
-            polled = channel.polled
-            if polled is None:
-                continue  # released
-            try:
+        queue = self._queue
+        wake = None
+        try:
+            while queue:
+                channel = queue.popleft()
+                polled = channel.polled
+                if polled is None:
+                    continue  # released
                 taken, woken = polled.poll_locked()
-            except BaseException as error:
-                self.fail_locked(error)
-                raise
-            if polled.announced:
-                queue.append(channel)
-            else:
-                channel.queued = False
-            if woken is not None:
-                wake = together(wake, woken)
-            if taken is not None:
-                taken.channel = channel.index
-                return taken, wake
+                if polled.announced:
+                    queue.append(channel)
+                else:
+                    channel.queued = False
+                if woken is not None:
+                    wake = together(wake, woken)
+                if taken is not None:
+                    taken.channel = channel.index
+                    return taken, wake
+        except BaseException as error:
+            self.fail_locked(error)
+            raise
         return None, wake
 
     def statistics(self) -> GateStatistics:

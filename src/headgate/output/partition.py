@@ -99,17 +99,21 @@ class ResultPartition:
         `UNCHANNELLED` means all channels: one buffer with a reader in every subpartition. A record that was
         begun (`mid_record`) may be finished with overdraft buffers. None: there is none and `wait` is off.
         """
-        wake = buffer = None
-        with self.lock:
+        wake = None
+        self.lock.acquire()  # see the note on locks in `sync`
+        try:
             if full is not None:
-                wake = self._finish_locked(channel, full)
+                wake = full.finish_locked()
+                self.buffers_out += 1
+                self.bytes_out += full.position
             if self._refusal is not None:
                 raise self._refusal_again()
-            segment = self.pool.try_request_locked(channel, mid_record)
-            if segment is not None:
-                buffer, added = self._enqueue_locked(segment, channel)
-                if added is not None:
-                    wake = together(wake, added)
+            buffer = self.pool.try_buffer_locked(channel, mid_record)
+            added = self._announce_locked(channel) if buffer is None else self._add_locked(buffer, channel)
+            if added is not None:
+                wake = together(wake, added)
+        finally:
+            self.lock.release()
         if wake is not None:
             wake()
         if buffer is not None or not wait:
@@ -121,7 +125,8 @@ class ResultPartition:
         """Go on with a segment that was waited for, unless the partition was released meanwhile."""
         with self.lock:
             if self._refusal is None:
-                buffer, wake = self._enqueue_locked(segment, channel)
+                buffer = Buffer.over(segment, self.pool, channel)
+                wake = self._add_locked(buffer, channel)
             else:
                 buffer, wake = None, self.pool.recycle_locked(segment, channel)
         if wake is not None:
@@ -133,7 +138,9 @@ class ResultPartition:
     def end_buffer(self, channel: int, buffer: Buffer) -> None:
         """Finish a buffer without asking for the next."""
         with self.lock:
-            wake = self._finish_locked(channel, buffer)
+            wake = together(buffer.finish_locked(), self._announce_locked(channel))
+            self.buffers_out += 1
+            self.bytes_out += buffer.position
         if wake is not None:
             wake()
 
@@ -207,23 +214,15 @@ class ResultPartition:
     def _of(self, channel: int) -> tuple[PipelinedSubpartition, ...]:
         return self.subpartitions if channel == UNCHANNELLED else (self.subpartitions[channel],)
 
-    def _enqueue_locked(self, segment: Segment, channel: int) -> tuple[Buffer, Wake]:
-        buffer = Buffer.over(segment, self.pool, channel)
-        reader = buffer.reader
-        assert reader is not None, "made with the buffer"
-        if channel != UNCHANNELLED:
-            return buffer, self.subpartitions[channel].add_locked(reader)
+    def _add_locked(self, buffer: Buffer, channel: int) -> Wake:
+        """A buffer into the queue of its channel, or into every queue with a reader for each."""
+        if channel >= 0:
+            return self.subpartitions[channel].add_locked(buffer.reader)
         others = [one.add_locked(BufferReader(buffer)) for one in self.subpartitions[1:]]
-        return buffer, together(self.subpartitions[0].add_locked(reader), *others)
+        return together(self.subpartitions[0].add_locked(buffer.reader), *others)
 
-    def _finish_locked(self, channel: int, buffer: Buffer) -> Wake:
-        self.buffers_out += 1
-        self.bytes_out += buffer.position
-        wake = buffer.finish_locked()
-        if channel == UNCHANNELLED:
-            return together(wake, *[subpartition.announce_locked() for subpartition in self.subpartitions])
-        subpartition = self.subpartitions[channel]
-        return wake if subpartition.announced else together(wake, subpartition.announce_locked())
+    def _announce_locked(self, channel: int) -> Wake:
+        return together(*[subpartition.announce_locked() for subpartition in self._of(channel)])
 
     def _add_event_locked(self, data: bytes) -> Wake:
         event = Buffer.event(data)

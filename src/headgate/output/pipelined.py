@@ -53,7 +53,7 @@ class SubpartitionStatistics:
 
 
 _RELEASED = SubpartitionState.RELEASED
-_FINISHED = SubpartitionState.FINISHED
+_WRITING = SubpartitionState.WRITING
 _DATA = Kind.DATA
 
 
@@ -89,18 +89,21 @@ class PipelinedSubpartition:
 
     def add_locked(self, reader: BufferReader) -> Wake:
         """A buffer behind the others, which must all be finished; dropped if nobody will read it."""
-        assert self._lock.locked(), "the caller holds the exchange lock"
-        if self.state is _RELEASED:
-            return reader.release_locked()
-        if self.state is _FINISHED:
-            raise LocalProtocolError(f"{self._where}: a buffer is added after the end")
+        if self.state is not _WRITING:
+            return self._refuse_locked(reader)
         self._queue.append(reader)
         if reader.buffer.kind is _DATA:
             self.backlog += 1
         return None if self.announced else self.announce_locked()
 
+    def _refuse_locked(self, reader: BufferReader) -> Wake:
+        if self.state is SubpartitionState.FINISHED:
+            raise LocalProtocolError(f"{self._where}: a buffer is added after the end")
+        return reader.release_locked()
+
     def flush_locked(self) -> Wake:
         """Let the reader have what is in the unfinished buffer too."""
+        assert self._lock.locked(), "the caller holds the exchange lock"
         if self._queue:
             self._flushed = True
         return self.announce_locked()
@@ -146,10 +149,18 @@ class PipelinedSubpartition:
             ProducerFailed: the writer's task failed.
             Cancelled: the partition was released.
         """
-        assert self._lock.locked(), "the caller holds the exchange lock"
         if self.state is _RELEASED:
             raise self._gone()
         queue = self._queue
+        if len(queue) > 1:  # the usual case under load: the first is finished and goes as a whole
+            reader = queue.popleft()
+            taken = reader.take_locked()
+            if taken is not None:
+                if reader.buffer.kind is _DATA:
+                    self.backlog -= 1
+                self.announced = len(queue) > 1 or self.available_locked()
+                return taken, None
+            queue.appendleft(reader)
         taken, wake = None, None
         while queue and taken is None:
             reader = queue[0]
@@ -168,6 +179,7 @@ class PipelinedSubpartition:
 
     def release_locked(self, cause: BaseException | None = None) -> Wake:
         """Drop everything; a reader that comes again learns the cause. May be repeated."""
+        assert self._lock.locked(), "the caller holds the exchange lock"
         if self.state is SubpartitionState.RELEASED:
             return None
         self.state = SubpartitionState.RELEASED
