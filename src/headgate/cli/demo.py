@@ -182,7 +182,8 @@ def _picture(samples: deque[_Sample], width: int) -> Panel:
 def _line(one: _Sample, start_bytes: int) -> str:
     return (
         f"{one.phase:<22}  written {one.written_per_s:>12,.0f}/s  read {one.read_per_s:>12,.0f}/s  "
-        f"writer held back {one.back_pressured:>4.0%}  buffers {one.buffers_used:>2} of {one.buffers_size}+{one.overdraft}  "
+        f"writer held back {one.back_pressured:>4.0%}  "
+        f"buffers {one.buffers_used:>2} of {one.buffers_size}+{one.overdraft}  "
         f"memory {(one.resident_bytes - start_bytes) / 2**20:+.1f} MiB"
     )
 
@@ -218,5 +219,5 @@ def _summary(samples: deque[_Sample]) -> None:
         print(f"{phase:<22}  written {written:>12,.0f}/s  read {read:>12,.0f}/s  ratio {written / max(read, 1):.2f}")
     grown = max(one.resident_bytes for one in samples) - samples[0].resident_bytes
     print(
-        f"memory grew by {grown / 2**20:.1f} MiB; the exchange owns {_MEMORY_BYTES / 2**20:.0f} MiB.", file=sys.stdout
+        f"memory grew by {grown / 2**20:.1f} MiB; the exchange owns {_MEMORY_BYTES / 2**20:.0f} MiB.",
     )
