@@ -11,7 +11,17 @@ from fractions import Fraction
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
+from tests.support_buffers import ScriptedSync, give, make_network, wrap
 
 from headgate.buffer import (
     UNCHANNELLED,
@@ -23,7 +33,6 @@ from headgate.buffer import (
 )
 from headgate.errors import Cancelled, InsufficientBuffers, LocalProtocolError, RequestTimeout
 from headgate.sync import Wake
-from tests.support_buffers import ScriptedSync, give, make_network, wrap
 
 TOTAL = 7
 
@@ -170,6 +179,11 @@ class PoolMachine(RuleBasedStateMachine):
 
     # Pools come and go.
 
+    @initialize(target=pools, channels=st.integers(0, 2), limit=st.integers(1, 2), overdraft=st.integers(0, 2))
+    def begin(self, channels: int, limit: int, overdraft: int) -> object:
+        first = self.create(0, None, channels, limit, overdraft)
+        return multiple(first, self.create(1, 2, 0, None, 0))
+
     @rule(
         target=pools,
         required=st.integers(0, 3),
@@ -247,7 +261,8 @@ class PoolMachine(RuleBasedStateMachine):
         try:
             segment = model.pool.request(channel, timeout_s=1)
         except RequestTimeout:
-            assert not (expected or interrupted)
+            assert not expected
+            assert not interrupted
             return multiple()
         except KeyboardInterrupt:
             assert not expected
@@ -458,7 +473,7 @@ class PoolMachine(RuleBasedStateMachine):
             held.part.release()
 
 
-PoolMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+PoolMachine.TestCase.settings = settings(max_examples=350, stateful_step_count=50, deadline=None)
 
 
 @pytest.mark.spec("M3", "M6", "M7", "M9")

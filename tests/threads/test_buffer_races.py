@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Iterator
 
 import pytest
+from tests.support_buffers import PATIENCE_S, make_network, rapid_switching, run_threads, wrap
 
 from headgate.buffer import Buffer, BufferReader, BufferSlice, LocalPool
-from tests.support_buffers import PATIENCE_S, make_network, rapid_switching, run_threads, wrap
 
 
 @pytest.fixture(autouse=True)

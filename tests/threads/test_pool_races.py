@@ -10,9 +10,6 @@ import time
 from collections.abc import Iterator
 
 import pytest
-
-from headgate.buffer import BufferSlice, LocalPool, NetworkPool, Segment
-from headgate.errors import Cancelled, RequestTimeout
 from tests.support_buffers import (
     PATIENCE_S,
     filled,
@@ -24,6 +21,9 @@ from tests.support_buffers import (
     take_all,
     wrap,
 )
+
+from headgate.buffer import BufferSlice, LocalPool, NetworkPool, Segment
+from headgate.errors import Cancelled, RequestTimeout
 
 
 @pytest.fixture(autouse=True)
@@ -298,23 +298,30 @@ def test_who_waits_for_lent_memory_alone_is_served_when_it_dies() -> None:
     network = make_network(count=2)
     pool = network.create_pool("pool", required=1)
     rounds = 3000
-    dying: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
+    dying: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
 
-    def sleeper() -> None:
-        for _ in range(rounds):
-            part = filled(pool)
-            view = part.lend()
-            part.release()
-            assert view is not None
-            others = take_all(pool)
-            dying.put(view)
-            del view
-            others.append(pool.request(timeout_s=PATIENCE_S / 2))
+    def sleep_for_a_view() -> None:
+        part = filled(pool)
+        view = part.lend()
+        part.release()
+        assert view is not None
+        others = take_all(pool)
+        dying.put(view)
+        del view
+        try:
+            others.append(pool.request(timeout_s=10))
+        finally:
             give(pool, *others)
 
+    def sleeper() -> None:
+        try:
+            for _ in range(rounds):
+                sleep_for_a_view()
+        finally:
+            dying.put(None)
+
     def killer() -> None:
-        for _ in range(rounds):
-            view = dying.get(timeout=PATIENCE_S)
+        while (view := dying.get(timeout=PATIENCE_S)) is not None:
             del view
 
     run_threads(sleeper, killer)

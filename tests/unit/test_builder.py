@@ -3,10 +3,10 @@
 import gc
 
 import pytest
+from tests.support_buffers import Listener, filled, give, listen, small_network, take, take_all, wrap
 
 from headgate.buffer import UNCHANNELLED, Answer, Buffer, BufferReader, Kind
 from headgate.errors import InvariantViolated, LocalProtocolError
-from tests.support_buffers import Listener, filled, give, listen, small_network, take, take_all, wrap
 
 
 def index_of(buffer: Buffer) -> int:
@@ -305,11 +305,19 @@ def test_a_lent_buffer_whose_views_die_first_stays_with_its_slice() -> None:
 
 
 @pytest.mark.spec("M7", "M8")
-def test_a_segment_used_again_starts_afresh() -> None:
+@pytest.mark.parametrize("pools", [1, 2])
+def test_a_segment_used_again_starts_afresh(pools: int) -> None:
     with small_network(count=1, segment_size=8) as network:
-        pool = network.create_pool("pool", required=1, channels=2)
-        for channel, data in enumerate([b"first", b"second"]):
-            buffer = Buffer.over(pool.request(channel), pool, channel)
+        pool = network.create_pool("pool", required=1, channels=3)
+        for channel, data in enumerate([b"first", b"second", b"3"]):
+            if 0 < channel < pools:
+                pool.destroy()
+                pool = network.create_pool("next", required=1, channels=3)
+            with pool.lock:
+                buffer = pool.try_buffer_locked(channel, False)
+                assert pool.try_buffer_locked(channel, False) is None
+            assert buffer is not None
+            assert buffer.owner is pool
             reader = buffer.reader
             assert reader is not None
             assert (buffer.position, buffer.size, buffer.room, buffer.finished) == (0, 0, 8, False)
@@ -322,7 +330,7 @@ def test_a_segment_used_again_starts_afresh() -> None:
             assert (part.memory.tobytes(), part.offset, part.kind) == (data, 0, Kind.DATA)
             assert pool._in_use[channel] == 1
             part.release()
-            assert pool._in_use == [0, 0, 0]
+            assert pool._in_use == [0, 0, 0, 0]
 
 
 @pytest.mark.spec("M7")

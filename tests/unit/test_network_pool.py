@@ -3,9 +3,6 @@
 import logging
 
 import pytest
-
-from headgate.buffer import Answer, NetworkPool, Segment, share_out
-from headgate.errors import InsufficientBuffers, InvariantViolated, RequestTimeout
 from tests.support_buffers import (
     PATIENCE_S,
     Listener,
@@ -17,6 +14,9 @@ from tests.support_buffers import (
     small_network,
     take_all,
 )
+
+from headgate.buffer import Answer, NetworkPool, Segment, share_out
+from headgate.errors import InsufficientBuffers, InvariantViolated, RequestTimeout
 
 ENOUGH, MORE = Answer.USED_ENOUGH, Answer.USED_MORE_WANTED
 
@@ -128,6 +128,18 @@ def test_nobody_is_served_past_the_size_it_is_about_to_have() -> None:
         assert len(mine) == 5
         give(newcomer, *mine)
         give(waiting, *listener.segments)
+
+
+@pytest.mark.spec("M3", "M6")
+def test_a_pool_that_grows_by_rounding_while_others_shrink_serves_those_who_wait() -> None:
+    with small_network(count=4) as network:
+        pools = [network.create_pool(f"pool-{most}", required=0, maximum=most) for most in (2, 1, 4)]
+        assert [pool.size for pool in pools] == [1, 0, 3]
+        listener = listen(pools[1], Listener(ENOUGH))
+        network.create_pool("newcomer", required=0, maximum=2)
+        assert [pool.size for pool in pools] == [0, 1, 2]
+        assert listener.woken == 1
+        give(pools[1], *listener.segments)
 
 
 @pytest.mark.spec("M6")

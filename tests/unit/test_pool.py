@@ -4,11 +4,6 @@ import gc
 from collections.abc import Iterator
 
 import pytest
-
-from headgate.buffer import UNCHANNELLED, Answer, NetworkPool
-from headgate.clock import ManualClock
-from headgate.errors import Cancelled, InvariantViolated, RequestTimeout
-from headgate.meters import TaskState, TaskTimer
 from tests.support_buffers import (
     PATIENCE_S,
     Listener,
@@ -21,6 +16,11 @@ from tests.support_buffers import (
     take,
     take_all,
 )
+
+from headgate.buffer import UNCHANNELLED, Answer, NetworkPool
+from headgate.clock import ManualClock
+from headgate.errors import Cancelled, InvariantViolated, RequestTimeout
+from headgate.meters import TaskState, TaskTimer
 
 ENOUGH, MORE, NOT_USED = Answer.USED_ENOUGH, Answer.USED_MORE_WANTED, Answer.NOT_USED
 

@@ -4,9 +4,9 @@ import logging
 import threading
 
 import pytest
+from tests.support_buffers import PATIENCE_S, run_threads
 
 from headgate.sync import ThreadSync, Ticker, together
-from tests.support_buffers import PATIENCE_S, run_threads
 
 
 def test_together_does_every_wake_in_order() -> None:
@@ -159,8 +159,7 @@ def test_the_ticker_may_be_closed_from_its_own_thread() -> None:
 
 
 def test_the_ticker_refuses_what_it_cannot_do() -> None:
-    with Ticker() as ticker:
-        with pytest.raises(AssertionError, match="positive"):
-            ticker.every(0, lambda: None)
+    with Ticker() as ticker, pytest.raises(AssertionError, match="positive"):
+        ticker.every(0, lambda: None)
     with pytest.raises(AssertionError, match="closed"):
         ticker.every(1, lambda: None)

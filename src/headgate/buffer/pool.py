@@ -147,7 +147,11 @@ class LocalPool:
 
     def try_buffer_locked(self, channel: int, overdraft: bool) -> Buffer | None:
         """As `try_request_locked`, but an empty buffer with one reader: what a writer needs for each one it fills."""
-        segment = self.try_request_locked(channel, overdraft)
+        if self._available and (channel < 0 or self._in_use[channel] < self.max_per_channel):
+            segment: Segment | None = self._available.pop()
+            self._in_use[channel] += 1
+        else:
+            segment = self.try_request_locked(channel, overdraft)
         if segment is None:
             return None
         buffer = segment.buffer

@@ -8,6 +8,7 @@ Invariant: a segment is in exactly one place: on a free list, or behind one `Buf
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 from typing import TYPE_CHECKING, Self
@@ -95,7 +96,8 @@ class Arena:
     def close(self) -> None:
         """Give the memory back to the operating system; what is still lent keeps it alive until returned."""
         for segment in self.segments:
-            segment.memory.release()
+            with contextlib.suppress(BufferError):  # somebody still looks at a part of it
+                segment.memory.release()
         self.segments = []
 
     def __enter__(self) -> Self:

@@ -109,7 +109,10 @@ class ResultPartition:
             if self._refusal is not None:
                 raise self._refusal_again()
             buffer = self.pool.try_buffer_locked(channel, mid_record)
-            added = self._announce_locked(channel) if buffer is None else self._add_locked(buffer, channel)
+            if buffer is not None and channel >= 0:
+                added = self.subpartitions[channel].add_locked(buffer.reader)
+            else:
+                added = self._announce_locked(channel) if buffer is None else self._broadcast_locked(buffer)
             if added is not None:
                 wake = together(wake, added)
         finally:
@@ -126,7 +129,8 @@ class ResultPartition:
         with self.lock:
             if self._refusal is None:
                 buffer = Buffer.over(segment, self.pool, channel)
-                wake = self._add_locked(buffer, channel)
+                one = channel >= 0
+                wake = self.subpartitions[channel].add_locked(buffer.reader) if one else self._broadcast_locked(buffer)
             else:
                 buffer, wake = None, self.pool.recycle_locked(segment, channel)
         if wake is not None:
@@ -214,10 +218,8 @@ class ResultPartition:
     def _of(self, channel: int) -> tuple[PipelinedSubpartition, ...]:
         return self.subpartitions if channel == UNCHANNELLED else (self.subpartitions[channel],)
 
-    def _add_locked(self, buffer: Buffer, channel: int) -> Wake:
-        """A buffer into the queue of its channel, or into every queue with a reader for each."""
-        if channel >= 0:
-            return self.subpartitions[channel].add_locked(buffer.reader)
+    def _broadcast_locked(self, buffer: Buffer) -> Wake:
+        """A buffer into every queue, with a reader for each."""
         others = [one.add_locked(BufferReader(buffer)) for one in self.subpartitions[1:]]
         return together(self.subpartitions[0].add_locked(buffer.reader), *others)
 

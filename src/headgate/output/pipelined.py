@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from headgate.buffer import Kind
+from headgate.buffer import BufferSlice, Kind
 from headgate.errors import Cancelled, HeadgateError, LocalProtocolError, ProducerFailed
 from headgate.sync import together
 
 if TYPE_CHECKING:
-    from headgate.buffer import BufferReader, BufferSlice
+    from headgate.buffer import BufferReader
     from headgate.ids import SubpartitionIndex
     from headgate.sync import Lock, Wake
 
@@ -152,15 +152,16 @@ class PipelinedSubpartition:
         if self.state is _RELEASED:
             raise self._gone()
         queue = self._queue
-        if len(queue) > 1:  # the usual case under load: the first is finished and goes as a whole
-            reader = queue.popleft()
-            taken = reader.take_locked()
-            if taken is not None:
-                if reader.buffer.kind is _DATA:
-                    self.backlog -= 1
-                self.announced = len(queue) > 1 or self.available_locked()
-                return taken, None
-            queue.appendleft(reader)
+        if len(queue) > 1 and (reader := queue[0]).position == 0:
+            # The usual case under load: a finished buffer that nobody has looked at, and more behind it.
+            del queue[0]
+            buffer = reader.buffer
+            if buffer.kind is _DATA:
+                self.backlog -= 1
+            self.announced = len(queue) > 1 or self.available_locked()
+            size = ~buffer.marker
+            memory = buffer.memory
+            return BufferSlice(buffer, memory if size == buffer.capacity else memory[:size], 0), None
         taken, wake = None, None
         while queue and taken is None:
             reader = queue[0]
