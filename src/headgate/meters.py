@@ -86,19 +86,22 @@ class TaskTimer:
     TimeSpent(busy_ns=15, idle_ns=15, back_pressured_ns=0)
     """
 
-    __slots__ = ("_now_ns", "_since_ns", "_spent_ns", "state")
+    __slots__ = ("_now_ns", "_seen")
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self._now_ns = now_ns
-        self._since_ns = now_ns()
-        self._spent_ns = dict.fromkeys(TaskState, 0)
-        self.state = TaskState.BUSY
+        # State, since when, and what was spent before: replaced as one, so that a reader never sees parts of two.
+        self._seen = (TaskState.BUSY, now_ns(), dict.fromkeys(TaskState, 0))
+
+    @property
+    def state(self) -> TaskState:
+        """What the task is doing."""
+        return self._seen[0]
 
     def enter(self, state: TaskState) -> None:
         """The task goes from one state to another."""
         now_ns = self._now_ns()
-        self._spent_ns[self.state] += now_ns - self._since_ns
-        self._since_ns, self.state = now_ns, state
+        self._seen = (state, now_ns, self._spent_until(now_ns, *self._seen))
 
     def leave(self) -> None:
         """The task is busy again."""
@@ -106,10 +109,16 @@ class TaskTimer:
 
     def statistics(self) -> TimeSpent:
         """Where the time has gone until now."""
-        spent_ns, running = dict(self._spent_ns), self.state
-        spent_ns[running] += max(0, self._now_ns() - self._since_ns)
+        now_ns = self._now_ns()
+        spent_ns = self._spent_until(now_ns, *self._seen)
         return TimeSpent(
             busy_ns=spent_ns[TaskState.BUSY],
             idle_ns=spent_ns[TaskState.IDLE],
             back_pressured_ns=spent_ns[TaskState.BACK_PRESSURED],
         )
+
+    @staticmethod
+    def _spent_until(
+        now_ns: int, running: TaskState, since_ns: int, before_ns: dict[TaskState, int]
+    ) -> dict[TaskState, int]:
+        return {**before_ns, running: before_ns[running] + max(0, now_ns - since_ns)}

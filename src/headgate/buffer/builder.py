@@ -130,6 +130,7 @@ class Buffer:
 
     def append(self, data: memoryview | bytes | bytearray, start: int = 0) -> int:
         """Copy as much of `data[start:]` as fits and publish it; how many bytes that was."""
+        assert self.marker >= 0, "a finished buffer does not grow"
         position = self.position
         count = min(len(data) - start, self.capacity - position)
         end = position + count
@@ -294,6 +295,8 @@ class BufferSlice:
         if owner is None:
             return None
         with owner.lock:
+            if self.released:
+                raise LocalProtocolError(f"a slice of {self.buffer!r} is lent after its release")
             whole, wake = owner.lend_locked(self.buffer)
         if wake is not None:
             wake()

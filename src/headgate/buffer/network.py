@@ -90,6 +90,7 @@ class NetworkPool:
         self._pools: list[LocalPool] = []
         self._wanting: dict[LocalPool, None] = {}  # pools with unserved listeners, longest waiting first
         self._exclusive = 0
+        self._collecting = False  # `collect_returned_locked` is at work
         self._claims: deque[_ExclusiveClaim] = deque()
         _log.info(
             "network memory: %.1f MiB, %d segments of %d bytes",
@@ -151,12 +152,11 @@ class NetworkPool:
             wake()
         try:
             claim.waiter.wait(timeout_s)
-        finally:
-            with self.lock:
-                complete = claim.missing == 0
-                if not complete:
-                    self._claims.remove(claim)
-        if not complete:
+        except BaseException:  # an interrupt must leave no claim and no segment behind
+            self._withdraw(claim)
+            self.recycle_exclusive(claim.segments, of=count)
+            raise
+        if not self._withdraw(claim):
             self.recycle_exclusive(claim.segments, of=count)
             raise RequestTimeout(
                 f"{name} got {len(claim.segments)} of {count} exclusive buffers within {timeout_s or 0:g} s; "
@@ -230,12 +230,16 @@ class NetworkPool:
 
     def collect_returned_locked(self) -> Wake:
         """As `collect_returned`, for callers who hold the lock already."""
+        if self._collecting:
+            return None  # a release below came here again: the loop above it goes on
         wakes: list[Wake] = []
+        self._collecting = True
         while self.returned:
             buffer = self.returned.popleft()
             assert isinstance(buffer.owner, LocalPool), "only pooled buffers are lent"
             buffer.owner.lent -= 1
             wakes.append(buffer.release_locked())
+        self._collecting = False
         return together(*wakes)
 
     def _came_back(self, buffer: Buffer) -> None:
@@ -267,9 +271,17 @@ class NetworkPool:
     def _share_out_locked(self) -> Wake:
         spare = self.total - self._exclusive - sum(pool.required for pool in self._pools)
         shares = share_out(spare, [pool.maximum - pool.required for pool in self._pools])
-        return together(
-            *[pool.resize_locked(pool.required + share) for pool, share in zip(self._pools, shares, strict=True)]
-        )
+        # All sizes before any change of hands: nobody is served by a size that is about to shrink.
+        for pool, share in zip(self._pools, shares, strict=True):
+            pool.size = pool.required + share
+        return together(*[pool.resized_locked() for pool in self._pools])
+
+    def _withdraw(self, claim: _ExclusiveClaim) -> bool:
+        """Stop waiting; whether the claim was complete."""
+        with self.lock:
+            if claim.missing:
+                self._claims.remove(claim)
+            return not claim.missing
 
     def _serve_locked(self) -> Wake:
         """Free segments go to exclusive claims, which never give back by themselves, before pools."""

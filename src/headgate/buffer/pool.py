@@ -178,6 +178,8 @@ class LocalPool:
         """
         claim = None
         with self.lock:
+            if self._destroyed:
+                raise self._gone()  # before anybody is served whose wake-up would be lost with it
             wake = self._network.collect_returned_locked()
             segment = self.try_request_locked(channel, overdraft)
             if segment is None:
@@ -256,11 +258,10 @@ class LocalPool:
 
     # Being resized and destroyed.
 
-    def resize_locked(self, size: int) -> Wake:
-        """The network pool shared out anew."""
-        self.size = size
+    def resized_locked(self) -> Wake:
+        """The network pool has shared out anew and set `size`: give back what is too much, serve who waits."""
         wakes = []
-        while self._available and self.held > size:
+        while self._available and self.held > self.size:
             wakes.append(self._drop_locked())
         if self._listeners:
             wakes.append(self.serve_locked())
@@ -279,11 +280,12 @@ class LocalPool:
             return None
         self._destroyed = True
         self.size = 0
-        wakes: list[Wake] = []
+        # Before anything is given back: that serves all who wait, and here nobody waits any more.
+        wakes = [listener.cancel_locked() for listener, _ in self._listeners]
+        self._listeners.clear()
+        self._network.want_locked(self, wanted=False)
         while self._available:
             wakes.append(self._drop_locked())
-        wakes.extend(listener.cancel_locked() for listener, _ in self._listeners)
-        self._listeners.clear()
         return together(*wakes, self._network.destroy_locked(self))
 
     @property
@@ -314,6 +316,8 @@ class LocalPool:
         if timer is not None:
             timer.enter(TaskState.BACK_PRESSURED)
         try:
+            if self._network.returned:  # noted while this thread held the lock
+                self._network.collect_returned()
             claim.waiter.wait(timeout_s)
         except BaseException:  # an interrupt must leave no claim and no segment behind
             self._withdraw(claim, channel)
@@ -328,9 +332,9 @@ class LocalPool:
                 raise self._gone()
             self._forget_locked(claim)
         raise RequestTimeout(
-            f"{self.name} got no network buffer within {timeout_s:g} s: all {self.size} of its buffers are in use. "
-            "Its consumer is stuck, or network memory is too small (network.buffers_request_timeout, "
-            "memory.network.min)."
+            f"{self.name} got no network buffer within {timeout_s:g} s: its {self.size} buffers, or the "
+            f"{self.max_per_channel} of one channel, are all in use. Its consumer is stuck, or network memory is too "
+            "small (network.buffers_request_timeout, memory.network.min)."
         )
 
     def _gone(self) -> Cancelled:

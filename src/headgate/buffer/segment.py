@@ -70,7 +70,7 @@ class Arena:
                 f"missing {required_mib:.1f} MiB ({error}). Lower memory.network.max or memory.network.fraction, "
                 "or give the worker more memory."
             ) from error
-        whole = memoryview(self._mapping)
+        self._whole = whole = memoryview(self._mapping)
         self.segments = [
             Segment(index, whole[index * segment_size : (index + 1) * segment_size]) for index in range(count)
         ]
@@ -99,6 +99,9 @@ class Arena:
             with contextlib.suppress(BufferError):  # somebody still looks at a part of it
                 segment.memory.release()
         self.segments = []
+        self._whole.release()
+        with contextlib.suppress(BufferError):
+            self._mapping.close()
 
     def __enter__(self) -> Self:
         return self
