@@ -1,12 +1,13 @@
 """From the producer's queue to the consumer's loop.
 
-`channel` reaches one producer, `gate` takes turns among channels and is where a task waits for input, `reader`
-turns buffers back into elements.
+`channel` reaches one producer, `gate` takes turns among channels (`union` among gates) and is where a task waits for
+input, `reader` turns buffers back into elements.
 """
 
 from headgate.input.channel import Backoff, ChannelState, ChannelStatistics, InputChannel, LocalSource, Source
-from headgate.input.gate import Gate, GateStatistics, InputGate, UnionGate
+from headgate.input.gate import Gate, GateStatistics, InputGate
 from headgate.input.reader import ReaderStatistics, RecordReader
+from headgate.input.union import UnionGate
 
 __all__ = [
     "Backoff",
