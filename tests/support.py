@@ -12,12 +12,12 @@ from headgate.buffer import Arena, NetworkPool
 from headgate.clock import ManualClock
 from headgate.config import BufferTimeout
 from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
-from headgate.input import Backoff, InputGate, LocalSource, RecordReader
+from headgate.input import InputGate, LocalSource, RecordReader
 from headgate.output import Forward, PartitionRegistry, PartitionType, RecordWriter, ResultPartition
 from headgate.record import Batch, BytesSerializer, EndOfPartition, Record
 from headgate.sync import ThreadSync
 
-JOIN_S = 60.0
+JOIN_S = 30.0
 """How long a test waits for a thread that should have ended: only a hang takes so long."""
 
 
@@ -59,7 +59,7 @@ class HookedWaiter:
 
 
 class Exchange:
-    """One partition; `readers[i]` reads subpartition i. Memory that the test does not give back is found by conftest."""
+    """One partition; `readers[i]` reads subpartition i. `close` gives everything back that the test has let go of."""
 
     def __init__(
         self,

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support import Exchange, HookedSync, Thread
 
 from headgate.errors import SelectorError
 from headgate.output import Broadcast, Custom, Forward, Global, Hash, Rescale
 from headgate.output.columns import ColumnWriter, HashColumns
 from headgate.record import CheckpointBarrier, Watermark
 from headgate.record.arrow import ArrowSerializer
-from tests.support import Exchange, HookedSync, Thread
 
 
 def columns(*args, **kwargs):

@@ -108,10 +108,10 @@ def test_an_arrow_batch_comes_back_aligned():
     assert decode_element(body_of(pieces), ArrowSerializer(), WHERE).value.equals(batch)
 
 
-@pytest.mark.parametrize("tag", sorted(set(range(256)) - {1, 2, 3, 4, 5, 0x10, 0x11, 0x12}))
-def test_an_unknown_tag_is_named_with_its_channel(tag):
-    with pytest.raises(CorruptStream, match=f"gate words, channel 3.*{tag:#04x}"):
-        decode_element(memoryview(bytes([tag]) + bytes(20)), BytesSerializer(), WHERE)
+def test_an_unknown_tag_is_named_with_its_channel():
+    for tag in set(range(256)) - {1, 2, 3, 4, 5, 0x10, 0x11, 0x12}:
+        with pytest.raises(CorruptStream, match=f"gate words, channel 3.*{tag:#04x}"):
+            decode_element(memoryview(bytes([tag]) + bytes(20)), BytesSerializer(), WHERE)
 
 
 def test_a_record_without_a_tag_is_corrupt():

@@ -1,8 +1,10 @@
 """A worker's environment: settings wired through, the flusher, and an end that gives everything back."""
 
+import contextlib
 import threading
 
 import pytest
+from tests.support import JOIN_S, Thread, partition_id, unnamed_files
 
 from headgate.clock import ManualClock
 from headgate.config import BufferTimeout, load_settings
@@ -12,7 +14,6 @@ from headgate.output import Broadcast, Forward, PartitionType, Rescale
 from headgate.record import Batch, BytesSerializer, EndOfPartition
 from headgate.record.arrow import ArrowSerializer
 from headgate.worker import Environment
-from tests.support import JOIN_S, Thread, partition_id, unnamed_files
 
 
 def settings(**values):
@@ -232,13 +233,10 @@ def test_closing_while_data_is_held_is_a_cancellation_for_those_who_hold_it():
     env.close()
     try:
         for use in (writer.flush, lambda: [writer.emit(bytes(20)) for _ in range(50)]):
-            try:
+            with contextlib.suppress(Cancelled):
                 use()
-            except Cancelled:
-                pass
         with pytest.raises(Cancelled):
-            for _ in range(10):
-                reader.poll()
+            list(iter(reader.poll, None))
     finally:
         writer.close()
         reader.close()

@@ -1,8 +1,10 @@
 """Gates: fair turns, sleeping and waking, unions, channels that come later, retries, and release."""
 
+import contextlib
 from itertools import pairwise
 
 import pytest
+from tests.support import HookedSync, Thread, partition_id, values_of
 
 from headgate.buffer import Answer, Arena, NetworkPool
 from headgate.clock import ManualClock
@@ -14,7 +16,6 @@ from headgate.meters import TaskState, TaskTimer
 from headgate.output import Forward, PartitionRegistry, PartitionType, RecordWriter, ResultPartition
 from headgate.record import BytesSerializer, EndOfPartition
 from headgate.sync import ThreadSync
-from tests.support import HookedSync, Thread, partition_id, values_of
 
 MS = 1_000_000
 
@@ -379,10 +380,8 @@ def test_a_reader_learns_of_a_producer_that_was_gone_before_it_was_connected(cau
     with Inputs(1) as inputs:
         gate = inputs.gate(0, connect=False)
         inputs.partitions[0].release(cause)
-        try:
+        with contextlib.suppress(Cancelled, ProducerFailed):
             gate.connect(0, inputs.source(0))
-        except (Cancelled, ProducerFailed):
-            pass
         with pytest.raises(Cancelled if cause is None else ProducerFailed):
             gate.read(timeout_s=0)
 
@@ -417,7 +416,7 @@ def test_a_missing_partition_is_asked_for_again_ever_later_and_then_not_found(un
         gate = inputs.gate(7)
         reads = inputs.union(gate) if united else gate
         for _ in range(2):  # the same again
-            with pytest.raises(PartitionNotFound, match="job#1/v0.0"):
+            with pytest.raises(PartitionNotFound, match="job#1/v0"):
                 reads.read()
         assert inputs.asked_ms == [0, 100, 300, 700, 1500, 2500]
         assert inputs.sync.waits == [0.1, 0.2, 0.4, 0.8, 1.0]
@@ -590,7 +589,7 @@ def test_one_producer_s_failure_does_not_swallow_another_s_wake_up(united):
             writer._end_buffers()  # announced: there is a buffer to let go of
         inputs.partitions[1].release(ValueError("boom"))
         with pytest.raises(ProducerFailed):
-            reads.poll()
+            _ = reads.poll(), reads.poll()  # at the latest when there is nothing else to say
         got = waiting.segment is not None
         for segment in [*held, *([waiting.segment] if got else [])]:
             with pool.lock:

@@ -218,9 +218,7 @@ def test_a_request_that_waits_too_long_is_a_clear_error(timeout_s: float) -> Non
     with small_network(count=2) as network:
         pool = network.create_pool("map (1/2)", required=2)
         taken = take_all(pool)
-        with pytest.raises(
-            RequestTimeout, match=rf"map \(1/2\).*within {timeout_s:g} s.*its 2 buffers"
-        ) as caught:
+        with pytest.raises(RequestTimeout, match=rf"map \(1/2\).*within {timeout_s:g} s.*its 2 buffers") as caught:
             pool.request(timeout_s=timeout_s)
         assert "network.buffers_request_timeout" in str(caught.value)
         assert "memory.network.min" in str(caught.value)

@@ -2,11 +2,11 @@
 
 import tracemalloc
 
-import numpy as np
 import pytest
+from tests.support import Exchange, Thread, unnamed_files
 
 from headgate.buffer import Buffer, BufferReader
-from headgate.errors import Cancelled, CorruptStream, SerializationError, SpillError
+from headgate.errors import Cancelled, CorruptStream, SpillError
 from headgate.ids import SubpartitionIndex
 from headgate.input import InputGate, LocalSource, RecordReader
 from headgate.output import Rescale
@@ -16,12 +16,10 @@ from headgate.record import (
     EndOfPartition,
     Record,
     RecordLimits,
-    Serializer,
     UserEvent,
     Watermark,
 )
 from headgate.record.element import encode_element
-from tests.support import Exchange, Thread, unnamed_files
 
 
 def put(exchange, data, *, channel=0):
@@ -181,25 +179,6 @@ def test_a_spill_error_leaves_nothing_behind(tmp_path):
             exchange.reader.poll()
         exchange.reader.close()
         assert exchange.used == 0
-
-
-class Keeping(Serializer[object]):
-    """Wrongly keeps the memory it was shown."""
-
-    def encode(self, value):
-        return bytes(value)
-
-    def decode(self, data):
-        return np.frombuffer(data, np.uint8)
-
-
-@pytest.mark.spec("R3", "M7")
-def test_a_value_that_keeps_its_memory_is_refused():
-    with Exchange(serializer=Keeping()) as exchange:
-        exchange.writer.emit(b"abc")
-        exchange.writer.flush()
-        with pytest.raises(SerializationError, match="lends"):
-            exchange.reader.poll()
 
 
 @pytest.mark.spec("T2", "G1")

@@ -1,11 +1,11 @@
 """The registry: found once, not twice; unknown is PartitionNotFound; a job's partitions go with it."""
 
 import pytest
+from tests.support import Exchange, partition_id
 
 from headgate.errors import Cancelled, LocalProtocolError, PartitionNotFound, ProducerFailed
 from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
 from headgate.output import PartitionType, ResultPartition
-from tests.support import Exchange, partition_id
 
 pytestmark = pytest.mark.spec("P5")
 
@@ -17,8 +17,7 @@ class Listener:
 
 def another(exchange, identity, subpartitions=1):
     pool = exchange.memory.create_pool(str(identity), required=1, channels=subpartitions)
-    partition = ResultPartition(identity, PartitionType.PIPELINED, subpartitions, pool)
-    return partition
+    return ResultPartition(identity, PartitionType.PIPELINED, subpartitions, pool)
 
 
 def attach(exchange, identity, index=0):
@@ -28,7 +27,7 @@ def attach(exchange, identity, index=0):
 
 def test_registering_twice_is_an_error():
     with Exchange() as exchange:
-        with pytest.raises(LocalProtocolError, match="job#1/v0.0"):
+        with pytest.raises(LocalProtocolError, match="job#1/v0"):
             exchange.registry.register(exchange.partition)
         twin = another(exchange, partition_id())
         with pytest.raises(LocalProtocolError, match="registered already"):

@@ -8,11 +8,11 @@ import tracemalloc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support import unnamed_files
 
 from headgate.buffer import Buffer
 from headgate.errors import CorruptStream, LocalProtocolError, RecordTooLarge, SpillError
 from headgate.record.spanning import LENGTH, Read, RecordLimits, SpanningReader, SpanningWriter, Written
-from tests.support import unnamed_files
 
 SMALL = RecordLimits(max_size_bytes=1 << 20, spill_threshold_bytes=64)
 
@@ -187,7 +187,7 @@ def test_a_buffer_is_fed_only_when_the_last_is_used_up():
     reader = SpanningReader(SMALL, "gate a, channel 3")
     reader.feed(memoryview(framed(b"a", b"b")))
     reader.next()
-    with pytest.raises(LocalProtocolError, match="gate a, channel 3.*5 bytes"):
+    with pytest.raises(LocalProtocolError, match=r"gate a, channel 3.*5 bytes"):
         reader.feed(memoryview(b"x"))
 
 
@@ -215,11 +215,8 @@ def test_a_length_over_the_limit_is_refused_before_anything_is_taken(claimed, cu
     data = LENGTH.pack(claimed)
     tracemalloc.start()
     try:
-        reader.feed(memoryview(data[:cut]))
         with pytest.raises(CorruptStream, match=rf"gate a, channel 3.*{claimed}.*1000.*record\.max_size"):
-            reader.next()
-            reader.feed(memoryview(data[cut:]))
-            reader.next()
+            read_all(reader, [data[:cut], data[cut:]])
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -349,9 +346,7 @@ def test_a_full_disk_is_an_error_that_names_the_directory(room, spilling, tmp_pa
     reader = SpanningReader(spilling, "channel 0")
     data = framed(bytes(1000))
     with pytest.raises(SpillError) as caught:
-        for start in range(0, len(data), 40):
-            reader.feed(memoryview(data[start : start + 40]))
-            reader.next()
+        read_all(reader, [data[start : start + 40] for start in range(0, len(data), 40)])
     assert str(tmp_path) in str(caught.value)
     assert "No space left" in str(caught.value)
     assert "record.spill_directory" in str(caught.value)

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from tests.support import Exchange, HookedSync
 
 from headgate.errors import Cancelled, LocalProtocolError, RecordTooLarge, SelectorError, SerializationError
 from headgate.output import Broadcast, Custom, Forward, Rescale
@@ -19,7 +20,6 @@ from headgate.record import (
     UserEvent,
     Watermark,
 )
-from tests.support import Exchange, HookedSync
 
 W4 = pytest.mark.spec("W4")
 W5 = pytest.mark.spec("W5")

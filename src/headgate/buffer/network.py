@@ -181,6 +181,12 @@ class NetworkPool:
         if wake is not None:
             wake()
 
+    def close(self) -> None:
+        """Give the memory back. Whoever still holds a segment may go on touching it, but gets no other."""
+        self.collect_returned()
+        with self.lock:
+            self.arena.close(keep=set(self.arena.segments) - set(self.free))
+
     def statistics(self) -> NetworkPoolStatistics:
         """Totals at this moment."""
         self.collect_returned()

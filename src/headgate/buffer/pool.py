@@ -33,6 +33,9 @@ UNCHANNELLED = -1
 """The channel of buffers that count against no queue's limit: broadcast ones and lent ones."""
 
 
+_LENT_NAP_S = 0.05
+
+
 class Answer(Enum):
     """What a listener says to a segment offered to it."""
 
@@ -316,9 +319,7 @@ class LocalPool:
         if timer is not None:
             timer.enter(TaskState.BACK_PRESSURED)
         try:
-            if self._network.returned:  # noted while this thread held the lock
-                self._network.collect_returned()
-            claim.waiter.wait(timeout_s)
+            self._sleep(claim, timeout_s)
         except BaseException:  # an interrupt must leave no claim and no segment behind
             self._withdraw(claim, channel)
             raise
@@ -336,6 +337,19 @@ class LocalPool:
             f"{self.max_per_channel} of one channel, are all in use. Its consumer is stuck, or network memory is too "
             "small (network.buffers_request_timeout, memory.network.min)."
         )
+
+    def _sleep(self, claim: _Claim, timeout_s: float | None) -> None:
+        """Wait for a segment. While some are lent, look now and then: one may come back while the lock is taken."""
+        self._network.collect_returned()
+        left_s = timeout_s
+        while self.lent and (left_s is None or left_s > 0):
+            nap_s = _LENT_NAP_S if left_s is None else min(_LENT_NAP_S, left_s)
+            if claim.waiter.wait(nap_s):
+                return
+            self._network.collect_returned()
+            if left_s is not None:
+                left_s -= nap_s
+        claim.waiter.wait(left_s)  # a grant may have come with the last look
 
     def _gone(self) -> Cancelled:
         return Cancelled(f"{self.name}: its buffer pool was destroyed")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 from headgate.errors import InsufficientBuffers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     from headgate.buffer.builder import Buffer
 
@@ -93,9 +93,14 @@ class Arena:
         lease.returned = returned
         return memoryview(lease).cast("B")
 
-    def close(self) -> None:
-        """Give the memory back to the operating system; what is still lent keeps it alive until returned."""
+    def close(self, keep: Container[Segment] = ()) -> None:
+        """Give the memory back to the operating system, at once or when the last user of what is in use is gone.
+
+        `keep`: segments that somebody may still touch.
+        """
         for segment in self.segments:
+            if segment in keep:
+                continue
             with contextlib.suppress(BufferError):  # somebody still looks at a part of it
                 segment.memory.release()
         self.segments = []

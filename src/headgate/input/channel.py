@@ -192,7 +192,11 @@ class InputChannel:
             raise LocalProtocolError(f"channel {self.index} is connected twice")
         self.source = source
         self.state = ChannelState.REQUESTING
-        return self.request_locked(now_ns)
+        try:
+            return self.request_locked(now_ns)
+        except BaseException:
+            self.source, self.state = None, ChannelState.UNKNOWN  # there is nothing to give back
+            raise
 
     def request_locked(self, now_ns: int) -> Wake:
         """Ask for the partition, if it is time."""

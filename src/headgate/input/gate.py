@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headgate.buffer import Kind
-from headgate.errors import Cancelled
+from headgate.errors import Cancelled, HeadgateError, PartitionNotFound, ProducerFailed
 from headgate.ids import ChannelIndex
 from headgate.input.channel import ChannelState, ChannelStatistics, InputChannel
 from headgate.meters import TaskState
@@ -56,7 +56,7 @@ class Gate:
         self._clock = clock
         self._timer = timer
         self._sleeper: Waiter | None = None
-        self.failure: BaseException | None = None
+        self.failure: HeadgateError | None = None
         """What every further read raises."""
 
     @property
@@ -126,15 +126,20 @@ class Gate:
     def release(self) -> None:
         """Give everything back; a reader asleep here gets Cancelled. May be repeated."""
         with self.lock:
-            wake = together(self.fail_locked(Cancelled(f"gate {self.name} was released")), self._release_locked())
+            error = Cancelled(f"gate {self.name} was released")
+            wake = together(self._fail_all_locked(error), self._release_locked())
         if wake is not None:
             wake()
 
-    def fail_locked(self, error: BaseException) -> Wake:
+    def fail_locked(self, error: HeadgateError) -> Wake:
         """Let every further read raise this, or what it raised before."""
         if self.failure is None or isinstance(error, Cancelled):
             self.failure = error
         return self.wake_reader_locked()
+
+    def _fail_all_locked(self, error: HeadgateError) -> Wake:
+        """As `fail_locked`, also for a union that this gate is part of."""
+        return self.fail_locked(error)
 
     def wake_reader_locked(self) -> Wake:
         """Let the reader look again, if it is asleep."""
@@ -226,7 +231,10 @@ class InputGate(Gate):
         now_ns = self._clock.now_ns()
         with self.lock:
             channel = self.channels[index]
-            wake = channel.connect_locked(source, now_ns)
+            try:
+                wake = channel.connect_locked(source, now_ns)
+            except (Cancelled, PartitionNotFound, ProducerFailed) as error:
+                wake = self._fail_all_locked(error)
             if channel.state is ChannelState.REQUESTING:
                 self._requesting[channel] = None
                 # A reader asleep without knowing of the retry must look again.
@@ -264,10 +272,11 @@ class InputGate(Gate):
                 if taken is not None:
                     taken.channel = channel.index
                     return taken, wake
-        except BaseException as error:
+        except HeadgateError as error:
             self.fail_locked(error)
-            raise
-        return None, wake
+            if wake is None:
+                raise
+        return None, wake  # a failure comes with the next call, after the wake-ups
 
     def statistics(self) -> GateStatistics:
         """The gate at this moment."""
@@ -303,11 +312,16 @@ class InputGate(Gate):
         for channel in list(self._requesting):
             try:
                 wakes.append(channel.request_locked(now_ns))
-            except BaseException as error:  # noqa: BLE001 - the next read raises it
-                wakes.append(self.fail_locked(error))
+            except (Cancelled, PartitionNotFound, ProducerFailed) as error:
+                wakes.append(self._fail_all_locked(error))
             if channel.state is not ChannelState.REQUESTING:
                 del self._requesting[channel]
         return together(*wakes)
+
+    def _fail_all_locked(self, error: HeadgateError) -> Wake:
+        """Let whoever reads, here or through the union, learn of it."""
+        wake = self.fail_locked(error)
+        return wake if self._union is None else together(wake, self._union.fail_locked(error))
 
     def _has_data_locked(self) -> bool:
         return bool(self._queue)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from headgate.errors import CorruptStream
+from headgate.errors import CorruptStream, HeadgateError, SerializationError, SpillError
 from headgate.meters import Counter
 from headgate.record.element import Batch, Element, EndOfPartition, Event, Record, decode_element
 from headgate.record.spanning import Read, RecordLimits, SpanningReader
@@ -53,6 +53,7 @@ class RecordReader(Generic[T]):
         self._spanning = [SpanningReader(limits, where) for where in self._where]
         self._data: BufferSlice | None = None  # not used up yet
         self._lent: memoryview | None = None
+        self._failure: HeadgateError | None = None
 
     def poll(self) -> Element[T] | Event | None:
         """What is at hand; None if nothing is, or all has ended."""
@@ -88,6 +89,17 @@ class RecordReader(Generic[T]):
     def _next(
         self, timeout_s: float | None, *, wait: bool, before_wait: Callable[[], object] | None
     ) -> Element[T] | Event | None:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return self._read_on(timeout_s, wait=wait, before_wait=before_wait)
+        except (CorruptStream, SerializationError, SpillError) as error:
+            self._failure = error  # what follows a record that cannot be read cannot be trusted
+            raise
+
+    def _read_on(
+        self, timeout_s: float | None, *, wait: bool, before_wait: Callable[[], object] | None
+    ) -> Element[T] | Event | None:
         while True:
             if self._data is None:
                 data = self.gate.read(timeout_s, before_wait=before_wait) if wait else self.gate.poll()
@@ -121,6 +133,8 @@ class RecordReader(Generic[T]):
 
     def _decode(self, spanning: SpanningReader) -> Element[T]:
         record = self._keepable(spanning) if self._lends and spanning.borrowed else spanning.record
+        if not spanning.borrowed:
+            spanning.let_go()
         element = decode_element(record, self._serializer, self._where[self.channel])
         if isinstance(element, Batch):
             self.records_in.value += len(element.values)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from headgate.errors import HeadgateError
 from headgate.input.gate import Gate
 from headgate.sync import together
 
@@ -68,9 +69,13 @@ class UnionGate(Gate):
             gate = queue.popleft()
             try:
                 taken, woken = gate.poll_locked()
-            except BaseException as error:
+            except HeadgateError as error:
                 self.fail_locked(error)
-                raise
+                if wake is None:
+                    raise
+                return None, wake  # the failure comes with the next call, after the wake-ups
+            if gate.failure is not None:
+                self.fail_locked(gate.failure)
             gate.queued = gate.has_data
             if gate.queued:
                 queue.append(gate)
@@ -100,6 +105,4 @@ class UnionGate(Gate):
         return min((time for time in times if time is not None), default=None)
 
     def _retry_locked(self, now_ns: int) -> Wake:
-        wake = together(*[gate.retry_locked(now_ns) for gate in self.gates])
-        failures = [gate.failure for gate in self.gates if gate.failure is not None]
-        return together(wake, self.fail_locked(failures[0])) if failures else wake
+        return together(*[gate.retry_locked(now_ns) for gate in self.gates])

@@ -117,8 +117,8 @@ class ResultPartition:
                 wake = together(wake, added)
         finally:
             self.lock.release()
-        if wake is not None:
-            wake()
+            if wake is not None:
+                wake()
         if buffer is not None or not wait:
             return buffer
         segment = self.pool.request(channel, mid_record, timeout_s=self._request_timeout_s, timer=self._timer)

@@ -152,8 +152,8 @@ class PipelinedSubpartition:
         if self.state is _RELEASED:
             raise self._gone()
         queue = self._queue
-        if len(queue) > 1 and (reader := queue[0]).position == 0:
-            # The usual case under load: a finished buffer that nobody has looked at, and more behind it.
+        if len(queue) > 1 and (reader := queue[0]).position == 0 and reader.buffer.marker < -1:
+            # The usual case under load: a finished buffer, not empty, that nobody has looked at, and more behind it.
             del queue[0]
             buffer = reader.buffer
             if buffer.kind is _DATA:
@@ -183,13 +183,14 @@ class PipelinedSubpartition:
         assert self._lock.locked(), "the caller holds the exchange lock"
         if self.state is SubpartitionState.RELEASED:
             return None
+        read_to_the_end = self.state is SubpartitionState.FINISHED and not self._queue
         self.state = SubpartitionState.RELEASED
         self._cause = cause if cause is not None else Cancelled(f"{self._where} was released")
         wakes = [reader.release_locked() for reader in self._queue]
         self._queue.clear()
         self.backlog = 0
         listener, self._listener = self._listener, None
-        if listener is not None and not self.announced:
+        if listener is not None and not self.announced and not read_to_the_end:
             wakes.append(listener.available_locked())
         return together(*wakes)
 

@@ -150,7 +150,7 @@ class RecordWriter(Generic[T]):
             for value, timestamp_ms in zip(values, timestamps_ms, strict=True):
                 self.emit_at(value, timestamp_ms)
             return
-        parts = [values] if len(self._lanes) == 1 else self._selector.split(values)
+        parts = [values] if self._selector.broadcast else self._selector.split(values)
         for lane, part in zip(self._lanes, parts, strict=True):
             if not part:
                 continue
@@ -207,9 +207,11 @@ class RecordWriter(Generic[T]):
     def tick(self) -> None:
         """The flusher's turn, on its own thread: as `flush`, but without ever waiting.
 
-        An error is kept for the task's next write. Nothing is done while the task itself is writing.
+        An error is kept for the task's next write. While the task itself is writing, or waits for memory in the
+        middle of it, only what is in buffers is handed on.
         """
         if not self._mutex.acquire(blocking=False):
+            self.partition.flush()
             return
         try:
             if not self._closed and self._error is None:
@@ -233,6 +235,7 @@ class RecordWriter(Generic[T]):
         """Give back what the writer holds, written or not. May be repeated."""
         with self._mutex:
             self._closed, on_close, self.on_close = True, self.on_close, _nothing
+            self._full = 0  # so that the very next `emit` comes by and is refused
             for lane in self._lanes:
                 lane.values, lane.times, lane.spanning = [], [], SpanningWriter()
                 self._end_buffer(lane)
@@ -257,7 +260,12 @@ class RecordWriter(Generic[T]):
         with self._mutex:
             self._raise_earlier_error()
             self._drain(lane, wait=True)
-            self._put_batch(lane, values, None, wait=True)
+            start = 0
+            while start < len(values):
+                # A few buffers' worth at a time: a long list of small values must not become one huge record.
+                stop = start + min(self._batch_size, 4 * self._full)
+                self._put_batch(lane, values[start:stop], None, wait=True)
+                start = stop
         if self._always:
             self.partition.flush(lane.channel)
 
@@ -296,9 +304,13 @@ class RecordWriter(Generic[T]):
         while True:
             if buffer is None or not buffer.room:
                 lane.buffer = None
-                buffer = partition.next_buffer(channel, buffer, mid_record=mid_record, wait=wait)
+                buffer = partition.next_buffer(channel, buffer, mid_record=mid_record, wait=False)
                 if buffer is None:
-                    return False
+                    if not wait:
+                        return False
+                    self._before_wait(lane)
+                    buffer = partition.next_buffer(channel, None, mid_record=mid_record)
+                    assert buffer is not None, "it was waited for"
                 lane.buffer = buffer
             match spanning.copy_to(buffer):
                 case Written.RECORD_DONE:
@@ -308,6 +320,14 @@ class RecordWriter(Generic[T]):
                     return True
                 case Written.BUFFER_FULL:
                     mid_record = True
+
+    def _before_wait(self, waiting: _Lane[T]) -> None:
+        """The task is about to wait for memory with the mutex held: bring the other lanes to where `tick` can flush."""
+        if self.buffer_timeout.mode is FlushMode.NEVER:
+            return
+        for lane in self._lanes:
+            if lane is not waiting:
+                self._drain(lane, wait=False)
 
     def _adapt(self, count: int, size_bytes: int) -> None:
         """Let the next batch fill about one buffer; grow in steps, for the next records may be larger."""

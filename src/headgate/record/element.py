@@ -17,7 +17,7 @@ import msgspec
 from headgate.errors import CorruptStream, SerializationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from headgate.record.serializer import Buffer, Encoded, Serializer
     from headgate.record.spanning import RecordLimits
@@ -43,6 +43,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 class Record(msgspec.Struct, Generic[T], frozen=True, gc=False):
@@ -123,6 +124,13 @@ def _framed(tag: int, body: Encoded, limits: RecordLimits) -> Encoded:
     return (_HEADER.pack(size, tag), *body)
 
 
+def _packed(form: struct.Struct, *numbers: int) -> bytes:
+    try:
+        return form.pack(*numbers)
+    except struct.error as error:
+        raise SerializationError(f"a number of {numbers[:4]} does not fit: {error}") from error
+
+
 def encode_batch(
     serializer: Serializer[T], values: Sequence[T], timestamps_ms: Sequence[int] | None, limits: RecordLimits
 ) -> Encoded:
@@ -130,7 +138,7 @@ def encode_batch(
     body = serializer.encode_batch(values)
     if timestamps_ms is None:
         return _framed(_BATCH, body, limits)
-    times = struct.pack(f"<I{len(timestamps_ms)}q", len(timestamps_ms), *timestamps_ms)
+    times = _packed(struct.Struct(f"<I{len(timestamps_ms)}q"), len(timestamps_ms), *timestamps_ms)
     return _framed(_BATCH_TIMED, (times, *body), limits)
 
 
@@ -154,13 +162,13 @@ def encode_element(element: Element[T], serializer: Serializer[T], limits: Recor
         case Record(value, None):
             return _framed(_RECORD, serializer.pieces(value), limits)
         case Record(value, int(timestamp_ms)):
-            return _framed(_RECORD_TIMED, (_I64.pack(timestamp_ms), *serializer.pieces(value)), limits)
+            return _framed(_RECORD_TIMED, (_packed(_I64, timestamp_ms), *serializer.pieces(value)), limits)
         case Watermark(timestamp_ms):
-            return _framed(_WATERMARK, (_I64.pack(timestamp_ms),), limits)
+            return _framed(_WATERMARK, (_packed(_I64, timestamp_ms),), limits)
         case StreamStatus(active):
             return _framed(_STATUS, (bytes((active,)),), limits)
         case LatencyMarker(marked_ns, operator, subtask):
-            return _framed(_LATENCY, (_LATENCY_BODY.pack(marked_ns, operator, subtask),), limits)
+            return _framed(_LATENCY, (_packed(_LATENCY_BODY, marked_ns, operator, subtask),), limits)
     raise SerializationError(f"{type(element).__name__} is not a stream element")
 
 
@@ -172,25 +180,36 @@ def decode_element(data: memoryview, serializer: Serializer[T], where: str) -> E
     try:
         match tag:
             case 0x03:
-                return Batch(serializer.decode_batch(data[1:]))
+                return Batch(_decoded(serializer, serializer.decode_batch, data[1:]))
             case 0x04:
                 (count,) = _U32.unpack_from(data, 1)
                 times = list(struct.unpack_from(f"<{count}q", data, 5)) if count <= len(data) // 8 else []
-                values = serializer.decode_batch(data[5 + 8 * count :])
+                values = _decoded(serializer, serializer.decode_batch, data[5 + 8 * count :])
                 if len(values) != count:
                     raise CorruptStream(f"{where}: {count} timestamps for {len(values)} values")
                 return Batch(values, times)
             case 0x05:
-                return Record(serializer.decode(data[2 + data[1] :]))
+                return Record(_decoded(serializer, serializer.decode, data[2 + data[1] :]))
             case 0x01:
-                return Record(serializer.decode(data[1:]))
+                return Record(_decoded(serializer, serializer.decode, data[1:]))
             case 0x02:
                 (timestamp_ms,) = _I64.unpack_from(data, 1)
-                return Record(serializer.decode(data[9:]), timestamp_ms)
+                return Record(_decoded(serializer, serializer.decode, data[9:]), timestamp_ms)
             case _:
                 return _decode_signal(tag, data, where)
     except (struct.error, IndexError, ValueError) as error:
         raise CorruptStream(f"{where}: an element with tag {tag:#04x} is cut short: {error}") from error
+
+
+def _decoded(serializer: Serializer[T], decode: Callable[[memoryview], V], data: memoryview) -> V:
+    """What a serializer, which may be a user's, makes of these bytes."""
+    try:
+        return decode(data)
+    except SerializationError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise SerializationError(f"{serializer.name} cannot read these bytes: {why[:200]}") from error
 
 
 def _decode_signal(tag: int, data: memoryview, where: str) -> Watermark | StreamStatus | LatencyMarker:
@@ -257,6 +276,6 @@ def decode_event(data: Buffer, where: str) -> Event:
     """The event in these bytes; `where` names the channel in error texts."""
     try:
         event: Event = _event_decoder.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CorruptStream(f"{where}: not an event: {error}") from error
     return event

@@ -9,7 +9,7 @@ nothing else; work and memory are bounded by `len(data)`. Choosing wrongly is a 
 
 import struct
 from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import Generic, TypeVar, cast
 
 import msgspec
@@ -85,7 +85,7 @@ class Serializer(Generic[T]):
 
     def pieces(self, value: T) -> Encoded:
         """The bytes of one value, in pieces where joining them would be a copy."""
-        return (self.encode(value),)
+        return (self._encoded(value),)
 
     def encode_batch(self, values: Sequence[T]) -> Encoded:
         """The bytes of several values: u32 count, u32 length of each, then the bodies; little-endian."""
@@ -212,7 +212,7 @@ class MsgpackSerializer(Serializer[T]):
             data = _encode(values if isinstance(values, list) else list(values))
             self._calls = calls = self._calls + 1
             if not calls & (calls - 1):
-                first = list(values[:_COMPARED])
+                first = list(islice(values, _COMPARED))
                 for value, got in zip(first, self._decode_many(memoryview(_encode(first))), strict=True):
                     self._compare(value, got)
         except _ENCODE_ERRORS as error:

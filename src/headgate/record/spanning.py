@@ -29,6 +29,7 @@ __all__ = ["LENGTH", "Read", "RecordLimits", "SpanningReader", "SpanningWriter",
 LENGTH = struct.Struct("<I")
 """What stands before every record: the number of bytes that follow."""
 
+_NOTHING = memoryview(b"")
 _PHASES = 16  # malloc's alignment: what gathering can keep
 
 
@@ -154,7 +155,7 @@ class SpanningReader:
     def __init__(self, limits: RecordLimits, where: str) -> None:
         self._limits = limits
         self._where = where  # for error texts: which channel
-        self._memory = memoryview(b"")
+        self._memory = _NOTHING
         self._offset = self._position = self._end = 0
         self._header = bytearray()  # of a record whose length itself was cut
         self._gather: _Gathering | None = None
@@ -203,12 +204,16 @@ class SpanningReader:
         """Where in the fed bytes the borrowed record ends."""
         return self._position
 
+    def let_go(self) -> None:
+        """Keep nothing of a record that was gathered."""
+        self.record = _NOTHING
+
     def close(self) -> None:
         """Forget an unfinished record, and its file."""
         if self._gather is not None:
             self._gather.close()
             self._gather = None
-        self._memory = self.record = memoryview(b"")
+        self._memory = self.record = _NOTHING
         self._position = self._end = 0
         self._header.clear()
 
@@ -293,16 +298,19 @@ class _FileGathering:
         self._where = directory or tempfile.gettempdir()
         try:
             self._file = tempfile.TemporaryFile(buffering=0, dir=directory)  # noqa: SIM115 - closed by finish or close
-            self._file.write(bytes(phase))
         except OSError as error:
             raise self._failed(error) from error
+        self._write(memoryview(bytes(phase)))
 
     def append(self, data: memoryview) -> None:
+        self._write(data)
         self.missing -= len(data)
+
+    def _write(self, data: memoryview) -> None:
         try:
             while data:
                 data = data[self._file.write(data) :]
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: it failed, and so was closed, before
             self.close()
             raise self._failed(error) from error
 
@@ -318,7 +326,7 @@ class _FileGathering:
     def close(self) -> None:
         self._file.close()
 
-    def _failed(self, error: OSError) -> SpillError:
+    def _failed(self, error: Exception) -> SpillError:
         return SpillError(
             f"a record of {self._size} bytes could not be gathered in {self._where}: {error}. Free some space there, "
             "or change record.spill_directory or record.spill_threshold."

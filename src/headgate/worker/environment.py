@@ -7,18 +7,22 @@ worker's settings. `close` ends everything and gives all memory back.
 from __future__ import annotations
 
 import random
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from headgate.buffer import Arena, Limits, NetworkPool, NetworkPoolStatistics
 from headgate.clock import SystemClock
 from headgate.config import FlowControl, FlushMode, Settings
-from headgate.input import Backoff, InputGate, LocalSource, RecordReader
+from headgate.errors import Cancelled
+from headgate.input import Backoff, InputGate, LocalSource, RecordReader, UnionGate
 from headgate.output import PartitionRegistry, PartitionStatistics, PartitionType, RecordWriter, ResultPartition
 from headgate.record.spanning import RecordLimits
 from headgate.sync import ThreadSync, Ticker
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headgate.clock import Clock
     from headgate.ids import JobId, PartitionId, SubpartitionIndex
     from headgate.input import Gate
@@ -68,8 +72,8 @@ class Environment:
         self.settings = settings if settings is not None else Settings()
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.sync = ThreadSync()
-        self._arena = Arena(self.settings.memory.segment_size, memory_bytes // self.settings.memory.segment_size)
-        self.memory = NetworkPool(self._arena, self.sync)
+        segment_size = self.settings.memory.segment_size
+        self.memory = NetworkPool(Arena(segment_size, memory_bytes // segment_size), self.sync)
         self.registry = PartitionRegistry(self.sync.lock)
         self.random = random.Random(seed)  # noqa: S311 - it spreads load; it keeps no secret
         self.ticker = Ticker("headgate-flusher")
@@ -88,6 +92,8 @@ class Environment:
         )
         backoff = network.partition_request_backoff
         self._backoff = Backoff(backoff.initial.ns, backoff.max.ns)
+        self._gates: weakref.WeakSet[Gate] = weakref.WeakSet()
+        self._closed = False
 
     def partition(
         self,
@@ -98,6 +104,7 @@ class Environment:
         timer: TaskTimer | None = None,
     ) -> ResultPartition:
         """A registered partition with a pool of its own."""
+        self._refuse_if_closed()
         bounds = self.limits.partition_pool(subpartitions, bounded=kind.bounded)
         pool = self.memory.create_pool(
             f"partition {partition_id}",
@@ -124,6 +131,7 @@ class Environment:
 
     def writer(self, partition: ResultPartition, selector: Selector[T], serializer: Serializer[T]) -> RecordWriter[T]:
         """A writer into a partition, flushed as `execution.buffer_timeout` says."""
+        self._refuse_if_closed()
         timeout = self.settings.execution.buffer_timeout
         writer = _writer_class(serializer)(
             partition,
@@ -142,7 +150,17 @@ class Environment:
 
     def gate(self, name: str, *, channels: int, timer: TaskTimer | None = None) -> InputGate:
         """A gate whose channels are not connected yet."""
-        return InputGate(name, channels, sync=self.sync, clock=self.clock, timer=timer)
+        self._refuse_if_closed()
+        gate = InputGate(name, channels, sync=self.sync, clock=self.clock, timer=timer)
+        self._gates.add(gate)
+        return gate
+
+    def union(self, name: str, gates: Sequence[InputGate], *, timer: TaskTimer | None = None) -> UnionGate:
+        """Several gates read as one."""
+        self._refuse_if_closed()
+        union = UnionGate(name, gates, sync=self.sync, clock=self.clock, timer=timer)
+        self._gates.add(union)
+        return union
 
     def local_source(self, partition_id: PartitionId, index: SubpartitionIndex) -> LocalSource:
         """The way to a partition of this worker."""
@@ -161,10 +179,17 @@ class Environment:
         return EnvironmentStatistics(memory=self.memory.statistics(), partitions=self.registry.statistics())
 
     def close(self) -> None:
-        """Stop the flusher, release every partition and give the memory back. May be repeated."""
+        """Stop the flusher, release every partition and gate, give the memory back. May be repeated."""
+        self._closed = True
         self.ticker.close()
         self.registry.release_all()
-        self._arena.close()
+        for gate in list(self._gates):
+            gate.release()
+        self.memory.close()
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise Cancelled("the worker is closed")
 
     def __enter__(self) -> Self:
         return self
