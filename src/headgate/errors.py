@@ -42,25 +42,48 @@ class HeadgateError(Exception):
 
 
 class ConfigError(HeadgateError):
-    """A setting is unknown, malformed, out of its limits, or contradicts another."""
+    """A setting is unknown, malformed, out of its limits, or contradicts another.
+
+    >>> from headgate.config import Settings
+    >>> Settings().value("memory.segmentsize")
+    Traceback (most recent call last):
+    headgate.errors.ConfigError: unknown setting memory.segmentsize: did you mean memory.segment_size? ...
+    """
 
     code = 2
 
 
 class LocalProtocolError(HeadgateError):
-    """This side used the exchange wrongly: a bug in headgate or in code that calls its internals."""
+    """This side used the exchange wrongly: a bug in headgate or in code that calls its internals.
+
+    >>> from headgate.record.spanning import SpanningWriter
+    >>> writer = SpanningWriter()
+    >>> writer.begin((b"one record",)); writer.begin((b"another",))
+    Traceback (most recent call last):
+    headgate.errors.LocalProtocolError: a record is begun while another is unfinished
+    """
 
     code = 3
 
 
 class RemoteProtocolError(HeadgateError):
-    """The peer broke the protocol; its connection is closed."""
+    """The peer broke the protocol; its connection is closed.
+
+    >>> raise RemoteProtocolError("worker 3 sent a buffer without a credit")
+    Traceback (most recent call last):
+    headgate.errors.RemoteProtocolError: worker 3 sent a buffer without a credit
+    """
 
     code = 4
 
 
 class AuthError(HeadgateError):
-    """A peer did not prove who it is. Deliberately says nothing more."""
+    """A peer did not prove who it is. Deliberately says nothing more.
+
+    >>> raise AuthError("authentication failed")
+    Traceback (most recent call last):
+    headgate.errors.AuthError: authentication failed
+    """
 
     code = 5
 
@@ -80,13 +103,25 @@ class TransportError(HeadgateError):
 
 
 class PartitionNotFound(HeadgateError):
-    """No such result partition on the worker that was asked, also after all retries."""
+    """No such result partition on the worker that was asked, also after all retries.
+
+    >>> from headgate.output import PartitionRegistry
+    >>> from headgate.sync import ThreadSync
+    >>> PartitionRegistry(ThreadSync().lock).attach_locked("etl#1/v3.0[7]", 0, listener=None)
+    Traceback (most recent call last):
+    headgate.errors.PartitionNotFound: partition etl#1/v3.0[7] is not on this worker, or not yet, or no more
+    """
 
     code = 7
 
 
 class ProducerFailed(HeadgateError):
-    """The task that produces this input failed; `cause` is what it reported."""
+    """The task that produces this input failed; `cause` is what it reported.
+
+    >>> error = ProducerFailed("its producer failed: disk full", cause=OSError("disk full"))
+    >>> error.cause
+    OSError('disk full')
+    """
 
     code = 8
 
@@ -97,7 +132,13 @@ class ProducerFailed(HeadgateError):
 
 
 class InsufficientBuffers(HeadgateError):
-    """The network memory has too few segments for what was asked of it."""
+    """The network memory has too few segments for what was asked of it.
+
+    >>> from headgate.worker import Environment
+    >>> Environment(memory_bytes=1000)
+    Traceback (most recent call last):
+    headgate.errors.InsufficientBuffers: network memory holds no segment of 32768 bytes: raise memory.network.min ...
+    """
 
     code = 9
 
@@ -118,55 +159,113 @@ class UserCodeError(HeadgateError):
 
 
 class InvariantViolated(HeadgateError):
-    """The exchange found itself in a state that must not exist: a bug, never bad input."""
+    """The exchange found itself in a state that must not exist: a bug, never bad input.
+
+    >>> raise InvariantViolated("Segment(3) came back to the network pool twice")
+    Traceback (most recent call last):
+    headgate.errors.InvariantViolated: Segment(3) came back to the network pool twice
+    """
 
     code = 11
 
 
 class Cancelled(HeadgateError):
-    """The partition, gate or pool was released while, or before, it was used."""
+    """The partition, gate or pool was released while, or before, it was used.
+
+    >>> from headgate.worker import Environment
+    >>> worker = Environment(memory_bytes=2**20); worker.close()
+    >>> worker.gate("words", channels=1)
+    Traceback (most recent call last):
+    headgate.errors.Cancelled: the worker is closed
+    """
 
     code = 12
 
 
 class RequestTimeout(HeadgateError):
-    """A blocking request got no answer within its time."""
+    """A blocking request got no answer within its time.
+
+    >>> from headgate.worker import Environment
+    >>> with Environment(memory_bytes=2**20) as worker:
+    ...     worker.memory.create_pool("map", required=0, maximum=0).request(timeout_s=0)
+    Traceback (most recent call last):
+    headgate.errors.RequestTimeout: map got no network buffer within 0 s: its 0 buffers, ... are all in use. ...
+    """
 
     code = 13
 
 
 class CorruptStream(HeadgateError):
-    """The bytes of a channel are not a sequence of stream elements."""
+    """The bytes of a channel are not a sequence of stream elements.
+
+    >>> from headgate.record.element import decode_event
+    >>> decode_event(b"junk", "gate words, channel 0")
+    Traceback (most recent call last):
+    headgate.errors.CorruptStream: gate words, channel 0: not an event: ...
+    """
 
     code = 14
 
 
 class SerializationError(HeadgateError):
-    """A value cannot be written by, or read with, the serializer of its exchange."""
+    """A value cannot be written by, or read with, the serializer of its exchange.
+
+    >>> from headgate.record import MsgpackSerializer
+    >>> MsgpackSerializer(int).encode("seven")
+    Traceback (most recent call last):
+    headgate.errors.SerializationError: msgpack:int cannot write a record of type str: Expected `int`, got `str`; ...
+    """
 
     code = 15
 
 
 class RecordTooLarge(SerializationError):
-    """A record is over `record.max_size`."""
+    """A record is over `record.max_size`.
+
+    >>> from headgate.record.spanning import RecordLimits
+    >>> RecordLimits(max_size_bytes=1000).check(1001)
+    Traceback (most recent call last):
+    headgate.errors.RecordTooLarge: a record or batch takes 1001 bytes; the limit is 1000 (record.max_size)
+    """
 
     code = 16
 
 
 class SpillError(HeadgateError):
-    """A large record could not be written to, or read from, its temporary file."""
+    """A large record could not be written to, or read from, its temporary file.
+
+    >>> from headgate.record.spanning import LENGTH, RecordLimits, SpanningReader
+    >>> limits = RecordLimits(spill_threshold_bytes=4, spill_directory="/nonesuch")
+    >>> reader = SpanningReader(limits, "channel 0")
+    >>> reader.feed(memoryview(LENGTH.pack(5) + b"he")); reader.next()
+    Traceback (most recent call last):
+    headgate.errors.SpillError: a record of ... bytes could not be gathered in /nonesuch: ...
+    """
 
     code = 17
 
 
 class SelectorError(HeadgateError):
-    """A user's partitioner answered with something that is not a channel number."""
+    """A user's partitioner answered with something that is not a channel number.
+
+    >>> from headgate.output import Custom
+    >>> by_length = Custom(lambda word, channels: len(word), name="by_length"); by_length.connect(2)
+    >>> by_length.choose("or")
+    Traceback (most recent call last):
+    headgate.errors.SelectorError: partitioner by_length answered 2 for a str: it must answer an int from 0 to 1
+    """
 
     code = 18
 
 
 class UnstableKey(HeadgateError):
-    """A key has no hash that is the same in every process, so it cannot be partitioned by."""
+    """A key has no hash that is the same in every process, so it cannot be partitioned by.
+
+    >>> from headgate.record import stable_hash
+    >>> stable_hash(["to", "be"])
+    Traceback (most recent call last):
+    headgate.errors.UnstableKey: list can change while it is a key: use a tuple
+    """
 
     code = 19
 

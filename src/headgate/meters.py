@@ -59,7 +59,11 @@ class Rate:
 
 
 class TaskState(Enum):
-    """What a task thread is doing."""
+    """What a task thread is doing.
+
+    >>> TaskTimer(lambda: 0).state
+    <TaskState.BUSY: 'busy'>
+    """
 
     BUSY = "busy"  # running operators
     IDLE = "idle"  # asleep until there is input
@@ -68,7 +72,12 @@ class TaskState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TimeSpent:
-    """Nanoseconds in each state since the timer was made, the running state included."""
+    """Nanoseconds in each state since the timer was made, the running state included.
+
+    >>> now = iter([0, 25])
+    >>> TaskTimer(lambda: next(now)).statistics()
+    TimeSpent(busy_ns=25, idle_ns=0, back_pressured_ns=0)
+    """
 
     busy_ns: int
     idle_ns: int

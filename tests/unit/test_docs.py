@@ -76,3 +76,15 @@ def test_every_public_name_is_explained(name):
             assert (value.__doc__ or "").strip(), f"{name}.{public} has no docstring"
         elif not isinstance(value, int) and name.split(".")[1] != "cli" and not hasattr(module, "__path__"):
             assert described_by_string(module, public), f"{name}.{public} has no explanation under it"
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if not name.startswith("headgate.cli") and "._" not in name])
+def test_every_public_class_and_function_has_an_example(name):
+    module = importlib.import_module(name)
+    for public in getattr(module, "__all__", []):
+        value = getattr(module, public)
+        if not (inspect.isclass(value) or inspect.isfunction(value)) or value.__module__ != name:
+            continue  # a constant, or shown where it is defined
+        if getattr(value, "_is_protocol", False):
+            continue  # nothing to call
+        assert ">>>" in (value.__doc__ or ""), f"{name}.{public} has no example"

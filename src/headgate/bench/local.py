@@ -45,7 +45,12 @@ _GROUPS = 128
 
 @suite("local", "The exchange inside one worker: buffers, records, emit, Arrow, many channels, memory.")
 def local(bench: Bench) -> Iterable[Row]:
-    """All cases; see the module."""
+    """All cases; see the module.
+
+    >>> from headgate.bench.harness import find_suite
+    >>> find_suite("local").meaning
+    'The exchange inside one worker: ...'
+    """
     bench.expect(23)
     yield from _buffers(bench)
     yield from _records(bench)

@@ -6,8 +6,9 @@ shared by a writer and its readers, `budget` adds up what a job needs.
 
 from headgate.buffer.budget import GateDemand, Limits, PartitionDemand, PoolBounds, TaskDemand, preflight
 from headgate.buffer.builder import Buffer, BufferOwner, BufferReader, BufferSlice, Kind
+from headgate.buffer.listener import Answer, BufferListener
 from headgate.buffer.network import NetworkPool, NetworkPoolStatistics, share_out
-from headgate.buffer.pool import UNCHANNELLED, Answer, BufferListener, LocalPool, LocalPoolStatistics
+from headgate.buffer.pool import UNCHANNELLED, LocalPool, LocalPoolStatistics
 from headgate.buffer.segment import Arena, Segment
 
 __all__ = [

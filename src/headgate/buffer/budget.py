@@ -17,7 +17,11 @@ __all__ = ["GateDemand", "Limits", "PartitionDemand", "PoolBounds", "TaskDemand"
 
 @dataclass(frozen=True, slots=True)
 class PoolBounds:
-    """What a local pool is made with."""
+    """What a local pool is made with.
+
+    >>> Limits().partition_pool(subpartitions=4, bounded=False)
+    PoolBounds(required=5, maximum=None)
+    """
 
     required: int
     maximum: int | None  # None: all there are
@@ -64,7 +68,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDemand:
-    """One result partition of a task."""
+    """One result partition of a task.
+
+    >>> PartitionDemand(subpartitions=4).required(Limits())
+    5
+    """
 
     subpartitions: int
 
@@ -75,7 +83,11 @@ class PartitionDemand:
 
 @dataclass(frozen=True, slots=True)
 class GateDemand:
-    """One input gate of a task. Channels inside the worker read the producer's buffers and need none."""
+    """One input gate of a task. Channels inside the worker read the producer's buffers and need none.
+
+    >>> GateDemand(remote_channels=3, local_channels=1).required(Limits())
+    6
+    """
 
     remote_channels: int
     local_channels: int = 0
@@ -87,7 +99,12 @@ class GateDemand:
 
 @dataclass(frozen=True, slots=True)
 class TaskDemand:
-    """Everything one task exchanges data through."""
+    """Everything one task exchanges data through.
+
+    >>> count = TaskDemand("count", partitions=(PartitionDemand(4),), gates=(GateDemand(remote_channels=3),))
+    >>> count.required(Limits())
+    11
+    """
 
     name: str
     partitions: tuple[PartitionDemand, ...] = ()

@@ -25,7 +25,11 @@ __all__ = ["Buffer", "BufferOwner", "BufferReader", "BufferSlice", "Kind"]
 
 
 class Kind(Enum):
-    """What a buffer carries."""
+    """What a buffer carries.
+
+    >>> Buffer.event(b"end").kind
+    <Kind.EVENT: 'event'>
+    """
 
     DATA = "data"  # pooled; uses a credit; part of the backlog
     EVENT = "event"  # its own bytes; needs no credit; freed, not pooled
@@ -194,7 +198,15 @@ class Buffer:
 
 
 class BufferReader:
-    """One reader's place in a buffer. It has a reference of its own, which passes to the last slice."""
+    """One reader's place in a buffer. It has a reference of its own, which passes to the last slice.
+
+    >>> buffer = Buffer(memoryview(bytearray(16)))
+    >>> reader = BufferReader(buffer)
+    >>> buffer.append(b"to be "), reader.take_locked().memory.tobytes()
+    (6, b'to be ')
+    >>> buffer.append(b"or not"), reader.take_locked().memory.tobytes()
+    (6, b'or not')
+    """
 
     __slots__ = ("buffer", "position")
 
@@ -230,6 +242,13 @@ class BufferSlice:
 
     `offset` is where the slice begins in its buffer: a record keeps its alignment across the exchange. A gate
     adds the number of the channel it came from.
+
+    >>> taken = BufferReader(Buffer.event(b"end")).take_locked()
+    >>> taken.memory.tobytes(), taken.offset
+    (b'end', 0)
+    >>> taken.release(); taken.release()
+    Traceback (most recent call last):
+    headgate.errors.LocalProtocolError: a slice of <Buffer event, 3 of 3 bytes, ...> is released twice
     """
 
     __slots__ = ("buffer", "channel", "memory", "offset", "released")

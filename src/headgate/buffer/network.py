@@ -55,7 +55,13 @@ def share_out(spare: int, excess: Iterable[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class NetworkPoolStatistics:
-    """The state of a worker's network memory at one moment."""
+    """The state of a worker's network memory at one moment.
+
+    >>> from headgate.buffer.segment import Arena
+    >>> from headgate.sync import ThreadSync
+    >>> NetworkPool(Arena(segment_size=64, count=10), ThreadSync()).statistics()
+    NetworkPoolStatistics(total=10, free=10, required=0, exclusive=0, pools=0, segment_size=64)
+    """
 
     total: int
     free: int

@@ -13,21 +13,22 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from headgate.buffer.builder import Buffer
+from headgate.buffer.listener import Answer, Claim
 from headgate.errors import Cancelled, InvariantViolated, RequestTimeout
 from headgate.meters import TaskState
 from headgate.sync import together
 
 if TYPE_CHECKING:
+    from headgate.buffer.listener import BufferListener
     from headgate.buffer.network import NetworkPool
     from headgate.buffer.segment import Segment
     from headgate.meters import TaskTimer
-    from headgate.sync import Lock, Sync, Wake
+    from headgate.sync import Lock, Wake
 
-__all__ = ["UNCHANNELLED", "Answer", "BufferListener", "LocalPool", "LocalPoolStatistics"]
+__all__ = ["UNCHANNELLED", "LocalPool", "LocalPoolStatistics"]
 
 UNCHANNELLED = -1
 """The channel of buffers that count against no queue's limit: broadcast ones and lent ones."""
@@ -36,29 +37,14 @@ UNCHANNELLED = -1
 _LENT_NAP_S = 0.05
 
 
-class Answer(Enum):
-    """What a listener says to a segment offered to it."""
-
-    NOT_USED = "not used"  # wants none any more: offer it to the next
-    USED_ENOUGH = "used, enough"
-    USED_MORE_WANTED = "used, more wanted"  # stays in the queue, behind the others
-
-
-class BufferListener(Protocol):
-    """Somebody who could not have a segment at once and wants to be offered one."""
-
-    def offer_locked(self, segment: Segment) -> tuple[Answer, Wake]:
-        """Take the segment or not; the answer and what to do after the lock. Must not call the pool."""
-        ...
-
-    def cancel_locked(self) -> Wake:
-        """The pool is gone: nothing will be offered any more."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class LocalPoolStatistics:
-    """The state of one local pool at one moment."""
+    """The state of one local pool at one moment.
+
+    >>> from headgate.worker import Environment
+    >>> with Environment(memory_bytes=2**20) as worker: worker.memory.create_pool("map", required=2).statistics()
+    LocalPoolStatistics(name='map', required=2, maximum=32, size=32, held=0, available=0, lent=0, waiting=0)
+    """
 
     name: str
     required: int
@@ -76,7 +62,12 @@ class LocalPoolStatistics:
 
 
 class LocalPool:
-    """The segments of one partition or gate; made by `NetworkPool.create_pool`."""
+    """The segments of one partition or gate; made by `NetworkPool.create_pool`.
+
+    >>> from headgate.worker import Environment
+    >>> with Environment(memory_bytes=2**20) as worker: worker.memory.create_pool("map", required=2, maximum=8)
+    <LocalPool map: 0 held, size 8 (2..8)>
+    """
 
     __slots__ = (
         "_available",
@@ -186,7 +177,7 @@ class LocalPool:
             wake = self._network.collect_returned_locked()
             segment = self.try_request_locked(channel, overdraft)
             if segment is None:
-                claim = _Claim(self._network.sync)
+                claim = Claim(self._network.sync)
                 self.listen_locked(claim, channel)
         if wake is not None:
             wake()
@@ -315,7 +306,7 @@ class LocalPool:
         self.held -= 1
         return self._network.give_back_locked(self._available.pop())
 
-    def _await(self, claim: _Claim, channel: int, timeout_s: float | None, timer: TaskTimer | None) -> Segment:
+    def _await(self, claim: Claim, channel: int, timeout_s: float | None, timer: TaskTimer | None) -> Segment:
         if timer is not None:
             timer.enter(TaskState.BACK_PRESSURED)
         try:
@@ -338,7 +329,7 @@ class LocalPool:
             "small (network.buffers_request_timeout, memory.network.min)."
         )
 
-    def _sleep(self, claim: _Claim, timeout_s: float | None) -> None:
+    def _sleep(self, claim: Claim, timeout_s: float | None) -> None:
         """Wait for a segment. While some are lent, look now and then: one may come back while the lock is taken."""
         self._network.collect_returned()
         left_s = timeout_s
@@ -354,30 +345,13 @@ class LocalPool:
     def _gone(self) -> Cancelled:
         return Cancelled(f"{self.name}: its buffer pool was destroyed")
 
-    def _forget_locked(self, claim: _Claim) -> None:
+    def _forget_locked(self, claim: Claim) -> None:
         self._listeners = deque(entry for entry in self._listeners if entry[0] is not claim)
         self._network.want_locked(self, wanted=bool(self._listeners))
 
-    def _withdraw(self, claim: _Claim, channel: int) -> None:
+    def _withdraw(self, claim: Claim, channel: int) -> None:
         with self.lock:
             self._forget_locked(claim)
             wake = self.recycle_locked(claim.segment, channel) if claim.segment is not None else None
         if wake is not None:
             wake()
-
-
-class _Claim:
-    """A task thread asleep until its pool has a segment for it."""
-
-    __slots__ = ("segment", "waiter")
-
-    def __init__(self, sync: Sync) -> None:
-        self.waiter = sync.waiter()
-        self.segment: Segment | None = None
-
-    def offer_locked(self, segment: Segment) -> tuple[Answer, Wake]:
-        self.segment = segment
-        return Answer.USED_ENOUGH, self.waiter.wake
-
-    def cancel_locked(self) -> Wake:
-        return self.waiter.wake

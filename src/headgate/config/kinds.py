@@ -6,6 +6,7 @@ strings) or already typed (TOML numbers, code). Invariants: `read(read(x)) == re
 """
 
 import re
+from abc import ABC, abstractmethod
 from enum import StrEnum
 from typing import Generic, TypeVar
 
@@ -22,7 +23,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
-class Kind(Generic[_T_co]):
+class Kind(ABC, Generic[_T_co]):
     """What the table knows about the values of one setting; the classes below are the kinds there are.
 
     >>> Count(1, 10).allowed
@@ -37,9 +38,9 @@ class Kind(Generic[_T_co]):
     def __init__(self, allowed: str) -> None:
         self.allowed = allowed
 
+    @abstractmethod
     def read(self, raw: object) -> _T_co:
         """The typed value of `raw`, within limits; `ConfigError` saying why not."""
-        raise NotImplementedError
 
     def show(self, value: object) -> str:
         """A text for people, which `read` takes back."""

@@ -34,7 +34,13 @@ __all__ = [
 
 
 class ChannelState(Enum):
-    """Where a channel is in its life."""
+    """Where a channel is in its life.
+
+    >>> from headgate.worker import Environment
+    >>> with Environment(memory_bytes=2**20) as worker:
+    ...     worker.gate("words", channels=1).channels[0].state
+    <ChannelState.UNKNOWN: 'unknown'>
+    """
 
     UNKNOWN = "unknown"  # nobody has said yet where the producer is
     REQUESTING = "requesting"  # the producer's partition is not there yet
@@ -45,7 +51,13 @@ class ChannelState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ChannelStatistics:
-    """A channel at one moment."""
+    """A channel at one moment.
+
+    >>> from headgate.worker import Environment
+    >>> with Environment(memory_bytes=2**20) as worker:
+    ...     worker.gate("words", channels=1).statistics().channels
+    (ChannelStatistics(state=<ChannelState.UNKNOWN: 'unknown'>, backlog=0),)
+    """
 
     state: ChannelState
     backlog: int  # data buffers waiting at the producer
@@ -53,7 +65,11 @@ class ChannelStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before asking again for a missing partition: doubled at each miss up to the longest."""
+    """How long to wait before asking again for a missing partition: doubled at each miss up to the longest.
+
+    >>> Backoff(initial_ns=100, max_ns=350).after(200)
+    350
+    """
 
     initial_ns: int = 100_000_000
     max_ns: int = 10_000_000_000
@@ -129,7 +145,16 @@ class Source(Protocol):
 
 
 class LocalSource:
-    """A producer in this worker: its buffers are handed over as they are."""
+    """A producer in this worker: its buffers are handed over as they are.
+
+    >>> from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
+    >>> from headgate.worker import Environment
+    >>> with Environment(memory_bytes=2**20) as worker:
+    ...     gate = worker.gate("words", channels=1)
+    ...     gate.connect(0, worker.local_source(PartitionId(JobId("etl"), AttemptId(1), 0, 0, 0), SubpartitionIndex(0)))
+    ...     gate.channels[0].state  # the producer is not there yet
+    <ChannelState.REQUESTING: 'requesting'>
+    """
 
     __slots__ = ("_backoff", "_delay_ns", "_index", "_partition_id", "_registry", "retry_at_ns")
 
@@ -166,7 +191,14 @@ class LocalSource:
 
 
 class InputChannel:
-    """One input of a gate. Made by the gate."""
+    """One input of a gate. Made by the gate.
+
+    >>> from headgate.worker import Environment
+    >>> with Environment(memory_bytes=2**20) as worker:
+    ...     channel = worker.gate("words", channels=2).channels[1]
+    ...     channel.index, channel.state
+    (1, <ChannelState.UNKNOWN: 'unknown'>)
+    """
 
     __slots__ = ("_gate", "index", "polled", "queued", "source", "state")
 

@@ -10,6 +10,7 @@ the queue has `queued` set.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -39,15 +40,28 @@ _DATA = Kind.DATA
 
 @dataclass(frozen=True, slots=True)
 class GateStatistics:
-    """A gate at one moment."""
+    """A gate at one moment.
+
+    >>> from headgate.worker import Environment
+    >>> with Environment(memory_bytes=2**20) as worker:
+    ...     worker.gate("words", channels=1).statistics()
+    GateStatistics(name='words', channels=(ChannelStatistics(...),), queued=0)
+    """
 
     name: str
     channels: tuple[ChannelStatistics, ...]
     queued: int  # channels with data
 
 
-class Gate:
-    """What all gates share: blocking and non-blocking reads by one task thread."""
+class Gate(ABC):
+    """What all gates share: blocking and non-blocking reads by one task thread.
+
+    >>> from headgate.worker import Environment
+    >>> with Environment(memory_bytes=2**20) as worker:
+    ...     gate = worker.gate("words", channels=1)
+    ...     gate.poll(), gate.read(timeout_s=0), gate.finished
+    (None, None, False)
+    """
 
     def __init__(self, name: str, sync: Sync, clock: Clock, timer: TaskTimer | None) -> None:
         self.name = name
@@ -60,14 +74,14 @@ class Gate:
         """What every further read raises."""
 
     @property
+    @abstractmethod
     def channel_count(self) -> int:
         """How many channels there are."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def finished(self) -> bool:
         """Whether every channel has ended."""
-        raise NotImplementedError
 
     def poll(self, done: BufferSlice | None = None) -> BufferSlice | None:
         """What is at hand, with its `channel` and, for an event, its `event`; None if nothing is, or all has ended.
@@ -146,9 +160,9 @@ class Gate:
         sleeper, self._sleeper = self._sleeper, None
         return None if sleeper is None else sleeper.wake
 
+    @abstractmethod
     def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
         """The next bytes of whoever's turn it is, and whom to wake; a failure is remembered."""
-        raise NotImplementedError
 
     def _sleep(self, deadline_ns: int | None) -> None:
         """Wait for a wake-up, the deadline or the next retry, whatever is first; then retry what is due."""
@@ -182,24 +196,35 @@ class Gate:
             if wake is not None:
                 wake()
 
-    def _has_data_locked(self) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def _has_data_locked(self) -> bool: ...
 
-    def _end_locked(self, number: int) -> Wake:
-        raise NotImplementedError
+    @abstractmethod
+    def _end_locked(self, number: int) -> Wake: ...
 
-    def _release_locked(self) -> Wake:
-        raise NotImplementedError
+    @abstractmethod
+    def _release_locked(self) -> Wake: ...
 
-    def _retry_at_locked(self) -> int | None:
-        raise NotImplementedError
+    @abstractmethod
+    def _retry_at_locked(self) -> int | None: ...
 
-    def _retry_locked(self, now_ns: int) -> Wake:
-        raise NotImplementedError
+    @abstractmethod
+    def _retry_locked(self, now_ns: int) -> Wake: ...
 
 
 class InputGate(Gate):
-    """Reads the channels of one input, in turns."""
+    """Reads the channels of one input, in turns.
+
+    >>> from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
+    >>> from headgate.worker import Environment
+    >>> with Environment(memory_bytes=2**20) as worker:
+    ...     partition = worker.partition(PartitionId(JobId("etl"), AttemptId(1), 0, 0, 0), subpartitions=1)
+    ...     gate = worker.gate("words", channels=1)
+    ...     gate.connect(0, worker.local_source(partition.id, SubpartitionIndex(0)))
+    ...     partition.finish()
+    ...     gate.read().event, gate.finished
+    (EndOfPartition(), True)
+    """
 
     def __init__(self, name: str, channels: int, *, sync: Sync, clock: Clock, timer: TaskTimer | None = None) -> None:
         super().__init__(name, sync, clock, timer)

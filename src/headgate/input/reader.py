@@ -29,7 +29,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ReaderStatistics:
-    """What a reader has done so far."""
+    """What a reader has done so far.
+
+    >>> from headgate.record.serializer import StrSerializer
+    >>> from headgate.worker import Environment
+    >>> with Environment(memory_bytes=2**20) as worker:
+    ...     worker.reader(worker.gate("words", channels=1), StrSerializer()).statistics()
+    ReaderStatistics(records_in=0, bytes_in=0, buffers_in=0)
+    """
 
     records_in: int
     bytes_in: int
@@ -37,7 +44,21 @@ class ReaderStatistics:
 
 
 class RecordReader(Generic[T]):
-    """Reads the elements and events of a gate, in the order of each channel."""
+    """Reads the elements and events of a gate, in the order of each channel.
+
+    >>> from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
+    >>> from headgate.output import Forward
+    >>> from headgate.record.serializer import StrSerializer
+    >>> from headgate.worker import Environment
+    >>> with Environment(memory_bytes=2**20) as worker:
+    ...     partition = worker.partition(PartitionId(JobId("etl"), AttemptId(1), 0, 0, 0), subpartitions=1)
+    ...     gate = worker.gate("words", channels=1)
+    ...     gate.connect(0, worker.local_source(partition.id, SubpartitionIndex(0)))
+    ...     writer = worker.writer(partition, Forward(), StrSerializer())
+    ...     writer.emit_batch(["to", "be"]); writer.finish()
+    ...     worker.reader(gate, StrSerializer()).read()
+    Batch(values=['to', 'be'], timestamps_ms=None)
+    """
 
     def __init__(self, gate: Gate, serializer: Serializer[T], *, limits: RecordLimits | None = None) -> None:
         limits = limits if limits is not None else RecordLimits()

@@ -25,7 +25,14 @@ __all__ = ["UnionGate"]
 
 
 class UnionGate(Gate):
-    """Reads several gates as one; a channel's number is offset by the channels of the gates before its own."""
+    """Reads several gates as one; a channel's number is offset by the channels of the gates before its own.
+
+    >>> from headgate.worker import Environment
+    >>> with Environment(memory_bytes=2**20) as worker:
+    ...     orders, clicks = worker.gate("orders", channels=2), worker.gate("clicks", channels=3)
+    ...     worker.union("both", [orders, clicks]).channel_count
+    5
+    """
 
     def __init__(
         self, name: str, gates: Sequence[InputGate], *, sync: Sync, clock: Clock, timer: TaskTimer | None = None

@@ -82,6 +82,17 @@ class ColumnWriter(RecordWriter["pa.RecordBatch"]):
 
     A batch that does not fit into the rest of a buffer but into a whole one begins a new buffer, so that its
     reader need not gather it.
+
+    >>> from headgate.ids import AttemptId, JobId, PartitionId
+    >>> from headgate.record.arrow import ArrowSerializer
+    >>> from headgate.worker import Environment
+    >>> batch = pa.record_batch({"word": ["to", "be", "or"]})
+    >>> with Environment(memory_bytes=2**20) as worker:
+    ...     partition = worker.partition(PartitionId(JobId("etl"), AttemptId(1), 0, 0, 0), subpartitions=2)
+    ...     writer = worker.writer(partition, HashColumns(["word"]), ArrowSerializer())
+    ...     writer.emit(batch); writer.finish()
+    ...     type(writer).__name__, writer.records_out.value
+    ('ColumnWriter', 3)
     """
 
     def _make_emit(self) -> Callable[[pa.RecordBatch], None]:

@@ -52,7 +52,16 @@ class PartitionType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatistics:
-    """A partition at one moment."""
+    """A partition at one moment.
+
+    >>> from headgate.ids import AttemptId, JobId, PartitionId
+    >>> from headgate.worker import Environment
+    >>> with Environment(memory_bytes=2**20) as worker:
+    ...     partition = worker.partition(PartitionId(JobId("etl"), AttemptId(1), 0, 0, 0), subpartitions=2)
+    ...     found = partition.statistics()
+    ...     str(found.id), found.buffers_out, found.pool.size
+    ('etl#1/v0.0[0]', 0, 12)
+    """
 
     id: PartitionId
     type: PartitionType
@@ -63,7 +72,16 @@ class PartitionStatistics:
 
 
 class ResultPartition:
-    """What one task gives out. Pipelined types only; its writer is one task thread."""
+    """What one task gives out. Pipelined types only; its writer is one task thread.
+
+    >>> from headgate.ids import AttemptId, JobId, PartitionId
+    >>> from headgate.worker import Environment
+    >>> with Environment(memory_bytes=2**20) as worker:
+    ...     partition = worker.partition(PartitionId(JobId("etl"), AttemptId(1), 0, 0, 0), subpartitions=2)
+    ...     partition.finish()
+    ...     [one.state.value for one in partition.subpartitions]
+    ['finished', 'finished']
+    """
 
     def __init__(
         self,

@@ -36,7 +36,14 @@ class SubpartitionListener(Protocol):
 
 
 class SubpartitionState(Enum):
-    """Where a subpartition is in its life."""
+    """Where a subpartition is in its life.
+
+    >>> from headgate.ids import SubpartitionIndex
+    >>> from headgate.sync import ThreadSync
+    >>> queue = PipelinedSubpartition(SubpartitionIndex(0), ThreadSync().lock, "partition etl#1/v0.0[0]")
+    >>> queue.finish_locked(); queue.state
+    <SubpartitionState.FINISHED: 'finished'>
+    """
 
     WRITING = "writing"
     FINISHED = "finished"  # the end is in the queue
@@ -45,7 +52,14 @@ class SubpartitionState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SubpartitionStatistics:
-    """A subpartition at one moment."""
+    """A subpartition at one moment.
+
+    >>> from headgate.ids import SubpartitionIndex
+    >>> from headgate.sync import ThreadSync
+    >>> queue = PipelinedSubpartition(SubpartitionIndex(0), ThreadSync().lock, "partition etl#1/v0.0[0]")
+    >>> queue.statistics_locked()
+    SubpartitionStatistics(state=<SubpartitionState.WRITING: 'writing'>, queued=0, backlog=0)
+    """
 
     state: SubpartitionState
     queued: int
@@ -58,7 +72,16 @@ _DATA = Kind.DATA
 
 
 class PipelinedSubpartition:
-    """One reader's share of a partition."""
+    """One reader's share of a partition.
+
+    >>> from headgate.buffer import Buffer, BufferReader
+    >>> from headgate.ids import SubpartitionIndex
+    >>> from headgate.sync import ThreadSync
+    >>> queue = PipelinedSubpartition(SubpartitionIndex(0), ThreadSync().lock, "partition etl#1/v0.0[0]")
+    >>> queue.add_locked(BufferReader(Buffer.event(b"end")))
+    >>> queue.poll_locked()[0].memory.tobytes()
+    b'end'
+    """
 
     __slots__ = (
         "_cause",

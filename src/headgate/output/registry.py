@@ -23,7 +23,15 @@ __all__ = ["PartitionRegistry"]
 
 
 class PartitionRegistry:
-    """The partitions of one worker."""
+    """The partitions of one worker.
+
+    >>> from headgate.ids import AttemptId, JobId, PartitionId
+    >>> from headgate.worker import Environment
+    >>> with Environment(memory_bytes=2**20) as worker:
+    ...     partition = worker.partition(PartitionId(JobId("etl"), AttemptId(1), 0, 0, 0), subpartitions=1)
+    ...     [str(one.id) for one in worker.registry.statistics()]
+    ['etl#1/v0.0[0]']
+    """
 
     def __init__(self, lock: Lock) -> None:
         self.lock = lock

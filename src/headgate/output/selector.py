@@ -8,6 +8,7 @@ Invariant: an answer is a valid channel; for the user's own functions this is ch
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
@@ -36,7 +37,7 @@ Below: TypeAlias = Callable[[int], int]
 """A source of randomness: `random.Random(seed).randrange` is one."""
 
 
-class Selector(Generic[T]):
+class Selector(ABC, Generic[T]):
     """Chooses channels for the records of one writer.
 
     >>> even_odd = Custom(lambda value, channels: value % 2, name="even_odd")
@@ -55,9 +56,9 @@ class Selector(Generic[T]):
         assert channels >= 1, "a partition has at least one channel"
         self.channels = channels
 
+    @abstractmethod
     def choose(self, value: T) -> int:
         """The channel of one record."""
-        raise NotImplementedError
 
     def picker(self, lanes: Sequence[L]) -> Callable[[T], L]:
         """`choose` as a function straight to what the writer keeps per channel: one call less per record."""

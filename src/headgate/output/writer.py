@@ -5,9 +5,8 @@ it happens per batch. `emit` takes no lock: it appends to a list. What turns a l
 writer's mutex: the task's thread when a list is full or on `flush`, and the flusher's `tick`, which never
 waits for memory: what does not fit stays behind and goes first the next time.
 
-Invariants: the bytes of a lane are written in the order of its list, under the mutex; `values[:n]` and
-`del values[:n]` are each one step that no `emit` can come between; the mutex is taken before the exchange
-lock, never inside it.
+Invariants: the bytes of a lane are written in the order of its list, under the mutex; `values[:n]` and `del values[:n]`
+are each one step that no `emit` can come between; the mutex is taken before the exchange lock, never inside it.
 """
 
 from __future__ import annotations
@@ -66,7 +65,11 @@ class _Lane(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class WriterStatistics:
-    """What a writer has done so far."""
+    """What a writer has done so far, from `RecordWriter.statistics`.
+
+    >>> WriterStatistics.__match_args__
+    ('records_out', 'partition')
+    """
 
     records_out: int
     partition: PartitionStatistics
@@ -77,6 +80,12 @@ class RecordWriter(Generic[T]):
 
     `emit`, `emit_at` and `emit_batch` are for records, `emit_element` for what travels between them,
     `emit_event` for what travels beside them. One task thread calls these; `tick` is for the flusher.
+
+    >>> from headgate import ids, output, record, worker
+    >>> with worker.Environment(memory_bytes=2**20) as here:
+    ...     partition = here.partition(ids.PartitionId(ids.JobId("etl"), ids.AttemptId(1), 0, 0, 0), subpartitions=1)
+    ...     writer = here.writer(partition, output.Forward(), record.StrSerializer())
+    ...     writer.emit_batch(["to", "be"]); writer.finish()
     """
 
     def __init__(

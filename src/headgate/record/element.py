@@ -134,7 +134,13 @@ def _packed(form: struct.Struct, *numbers: int) -> bytes:
 def encode_batch(
     serializer: Serializer[T], values: Sequence[T], timestamps_ms: Sequence[int] | None, limits: RecordLimits
 ) -> Encoded:
-    """A batch as the pieces of one record."""
+    r"""A batch as the pieces of one record.
+
+    >>> from headgate.record.serializer import StrSerializer
+    >>> from headgate.record.spanning import RecordLimits
+    >>> b"".join(encode_batch(StrSerializer(), ["to", "be"], None, RecordLimits()))
+    b'\x08\x00\x00\x00\x03\x92\xa2to\xa2be'
+    """
     body = serializer.encode_batch(values)
     if timestamps_ms is None:
         return _framed(_BATCH, body, limits)
@@ -146,6 +152,11 @@ def encode_aligned(body: Encoded, alignment: int, position: int, limits: RecordL
     """One value whose serialized bytes will begin at a multiple of `alignment` in memory.
 
     `position` is where in its buffer the record is going to start.
+
+    >>> from headgate.record.spanning import RecordLimits
+    >>> pieces = encode_aligned((b"columns",), alignment=8, position=0, limits=RecordLimits())
+    >>> b"".join(pieces).index(b"columns")
+    8
     """
     pad = -(position + _HEADER.size + 1) % alignment
     size = 2 + pad + sum(map(len, body))
@@ -155,7 +166,13 @@ def encode_aligned(body: Encoded, alignment: int, position: int, limits: RecordL
 
 
 def encode_element(element: Element[T], serializer: Serializer[T], limits: RecordLimits) -> Encoded:
-    """Any element as the pieces of one record."""
+    r"""Any element as the pieces of one record.
+
+    >>> from headgate.record.serializer import StrSerializer
+    >>> from headgate.record.spanning import RecordLimits
+    >>> b"".join(encode_element(Record("to"), StrSerializer(), RecordLimits()))
+    b'\x03\x00\x00\x00\x01to'
+    """
     match element:
         case Batch(values, timestamps_ms):
             return encode_batch(serializer, values, timestamps_ms, limits)
@@ -173,7 +190,14 @@ def encode_element(element: Element[T], serializer: Serializer[T], limits: Recor
 
 
 def decode_element(data: memoryview, serializer: Serializer[T], where: str) -> Element[T]:
-    """The element in the bytes of one record; `where` names the channel in error texts."""
+    """The element in the bytes of one record; `where` names the channel in error texts.
+
+    >>> from headgate.record.serializer import StrSerializer
+    >>> from headgate.record.spanning import RecordLimits
+    >>> record = b"".join(encode_element(Watermark(1000), StrSerializer(), RecordLimits()))
+    >>> decode_element(memoryview(record)[4:], StrSerializer(), "channel 0")  # without its length
+    Watermark(timestamp_ms=1000)
+    """
     if not data:
         raise CorruptStream(f"{where}: a record without a tag")
     tag = data[0]
@@ -233,11 +257,19 @@ class Event(msgspec.Struct, frozen=True, tag_field="event"):
 
 
 class EndOfPartition(Event, frozen=True, tag="end-of-partition"):
-    """The producer has finished: nothing follows."""
+    """The producer has finished: nothing follows.
+
+    >>> isinstance(EndOfPartition(), Event), EndOfPartition() == EndOfPartition()
+    (True, True)
+    """
 
 
 class EndOfSuperstep(Event, frozen=True, tag="end-of-superstep"):
-    """One round of an iteration is over."""
+    """One round of an iteration is over.
+
+    >>> decode_event(encode_event(EndOfSuperstep()), "channel 0")
+    EndOfSuperstep()
+    """
 
 
 class CheckpointBarrier(Event, frozen=True, tag="checkpoint-barrier"):
@@ -268,12 +300,20 @@ _event_decoder = msgspec.msgpack.Decoder(_AnyEvent)
 
 
 def encode_event(event: Event) -> bytes:
-    """The bytes of an event."""
+    r"""The bytes of an event.
+
+    >>> encode_event(EndOfPartition())
+    b'\x81\xa5event\xb0end-of-partition'
+    """
     return _event_encoder.encode(event)
 
 
 def decode_event(data: Buffer, where: str) -> Event:
-    """The event in these bytes; `where` names the channel in error texts."""
+    """The event in these bytes; `where` names the channel in error texts.
+
+    >>> decode_event(encode_event(UserEvent("reload")), "channel 0")
+    UserEvent(name='reload', payload=b'')
+    """
     try:
         event: Event = _event_decoder.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -8,6 +8,7 @@ nothing else; work and memory are bounded by `len(data)`. Choosing wrongly is a 
 """
 
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import accumulate, islice, pairwise
 from typing import Generic, TypeVar, cast
@@ -43,7 +44,7 @@ _ENCODE_ERRORS = (TypeError, ValueError, OverflowError, AttributeError, Recursio
 _DECODE_ERRORS = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 
 
-class Serializer(Generic[T]):
+class Serializer(ABC, Generic[T]):
     """Turns values into bytes and back. Subclass it with `encode` and `decode`; the rest has defaults.
 
     Whatever `encode` and `decode` raise is reported as a `SerializationError` that names this serializer.
@@ -75,13 +76,13 @@ class Serializer(Generic[T]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
 
+    @abstractmethod
     def encode(self, value: T) -> bytes:
         """The bytes of one value."""
-        raise NotImplementedError
 
+    @abstractmethod
     def decode(self, data: memoryview) -> T:
         """The value of these bytes. It must not keep `data`, nor a part of it, unless `lends`."""
-        raise NotImplementedError
 
     def pieces(self, value: T) -> Encoded:
         """The bytes of one value, in pieces where joining them would be a copy."""

@@ -34,7 +34,13 @@ _PHASES = 16  # malloc's alignment: what gathering can keep
 
 
 class Written(Enum):
-    """What happened when a record was copied into a buffer."""
+    """What happened when a record was copied into a buffer.
+
+    >>> from headgate.buffer import Buffer
+    >>> writer = SpanningWriter(); writer.begin((b"12345678",))
+    >>> writer.copy_to(Buffer(memoryview(bytearray(8))))
+    <Written.RECORD_DONE_BUFFER_FULL: 'record finished, buffer full'>
+    """
 
     BUFFER_FULL = "buffer full, record unfinished"
     RECORD_DONE_BUFFER_FULL = "record finished, buffer full"
@@ -42,7 +48,12 @@ class Written(Enum):
 
 
 class Read(Enum):
-    """What happened when the next record was looked for in a buffer."""
+    """What happened when the next record was looked for in a buffer.
+
+    >>> reader = SpanningReader(RecordLimits(), "channel 0")
+    >>> reader.feed(memoryview(LENGTH.pack(2) + b"to")); reader.next()
+    <Read.RECORD_LAST: 'a record was read, and this buffer is used up'>
+    """
 
     INCOMPLETE = "the rest of the record is in a later buffer"
     RECORD_MORE = "a record was read, and there is more in this buffer"
@@ -51,7 +62,12 @@ class Read(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RecordLimits:
-    """How large records may be, and from when on they are gathered on disk."""
+    """How large records may be, and from when on they are gathered on disk.
+
+    >>> RecordLimits(max_size_bytes=1000).check(1001)
+    Traceback (most recent call last):
+    headgate.errors.RecordTooLarge: a record or batch takes 1001 bytes; the limit is 1000 (record.max_size)
+    """
 
     max_size_bytes: int = 1 << 30
     spill_threshold_bytes: int = 5 << 20
@@ -328,6 +344,6 @@ class _FileGathering:
 
     def _failed(self, error: Exception) -> SpillError:
         return SpillError(
-            f"a record of {self._size} bytes could not be gathered in {self._where}: {error}. Free some space there, "
-            "or change record.spill_directory or record.spill_threshold."
+            f"a record of {self._size - self._phase} bytes could not be gathered in {self._where}: {error}. "
+            "Free some space there, or change record.spill_directory or record.spill_threshold."
         )

@@ -37,7 +37,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentStatistics:
-    """A worker's exchange at one moment."""
+    """A worker's exchange at one moment.
+
+    >>> with Environment(memory_bytes=2**20) as environment:
+    ...     environment.statistics()
+    EnvironmentStatistics(memory=NetworkPoolStatistics(total=32, free=32, ...), partitions=())
+    """
 
     memory: NetworkPoolStatistics
     partitions: tuple[PartitionStatistics, ...]
