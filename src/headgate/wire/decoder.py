@@ -1,0 +1,126 @@
+"""Bytes to frames, however the network cut them.
+
+One decoder per connection and direction, fed by whoever reads the socket. Small frames come out whole; a `Data` frame
+comes out as soon as its head is there, and its payload after it in the pieces it arrived in: views of what was fed,
+copied by nobody but the one who puts them into a buffer.
+
+Invariants: a frame's size is checked from its first four bytes, before anything is kept for it; at most one small frame
+is kept between calls; after an error every call raises it again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headgate.errors import RemoteProtocolError
+from headgate.wire.codec import PREFIX, data_head_bytes, decode_data, decode_frame
+from headgate.wire.frames import Data, Frame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["MAX_CONTROL_BYTES", "Decoder", "Payload"]
+
+MAX_CONTROL_BYTES: Final = 8 * 1024
+"""Most bytes of a frame that is not `Data`."""
+
+_LENGTH_BYTES = 4
+_PREFIX_BYTES = PREFIX.size
+
+
+class Payload(NamedTuple):
+    """A piece of the payload of the last `Data` frame.
+
+    >>> Payload(memoryview(b"..."), last=True).last
+    True
+    """
+
+    data: memoryview
+    last: bool
+
+
+class Decoder:
+    """Finds the frames in a stream of bytes.
+
+    >>> from headgate.wire import KeepAlive, encode_frame
+    >>> decoder, wire = Decoder(max_payload_bytes=32768), encode_frame(KeepAlive())
+    >>> list(decoder.feed(memoryview(wire[:3]))), list(decoder.feed(memoryview(wire[3:])))
+    ([], [KeepAlive()])
+    """
+
+    __slots__ = ("_error", "_head", "_max_bytes", "_max_payload_bytes", "_payload_left")
+
+    def __init__(self, max_payload_bytes: int) -> None:
+        self._max_payload_bytes = max_payload_bytes
+        self._max_bytes = max(2 + data_head_bytes(0xFF) + max_payload_bytes, MAX_CONTROL_BYTES)
+        self._head = bytearray()  # of a frame that is not complete: all of a small one, or the head of `Data`
+        self._payload_left = 0
+        self._error: str | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether the stream stands between two frames: the only place where it may end."""
+        return not self._head and not self._payload_left
+
+    def feed(self, data: memoryview) -> Iterator[Frame | Payload]:
+        """The frames, and pieces of payloads, that these bytes complete. Consume it all before the next call.
+
+        Raises:
+            RemoteProtocolError: the bytes are not frames; the same again from then on.
+        """
+        if self._error is not None:
+            raise RemoteProtocolError(self._error)
+        try:
+            yield from self._feed(data)
+        except RemoteProtocolError as error:
+            self._error = str(error)  # not the error: its traceback would keep what was fed
+            raise
+
+    def _feed(self, data: memoryview) -> Iterator[Frame | Payload]:
+        position, end, head = 0, len(data), self._head
+        while position < end:
+            if self._payload_left:
+                stop = min(end, position + self._payload_left)
+                self._payload_left -= stop - position
+                yield Payload(data[position:stop], last=not self._payload_left)
+                position = stop
+                continue
+            stop = min(end, position + self._needed() - len(head))
+            head += data[position:stop]
+            position = stop
+            if len(head) < self._needed():
+                continue  # the next step of the head, or the next call
+            frame = self._frame()
+            head.clear()
+            if isinstance(frame, Data):
+                self._payload_left = frame.size
+            yield frame
+            if isinstance(frame, Data) and not frame.size:
+                yield Payload(data[:0], last=True)
+
+    def _needed(self) -> int:
+        """How long the head must be to go on, by what is known of it: length, prefix, then all before a payload."""
+        head = self._head
+        if len(head) < _LENGTH_BYTES:
+            return _LENGTH_BYTES
+        length = int.from_bytes(head[:_LENGTH_BYTES], "little")
+        if not 2 <= length <= self._max_bytes:
+            raise RemoteProtocolError(f"a frame of {length} bytes: it must have 2 to {self._max_bytes}")
+        if len(head) < _PREFIX_BYTES:
+            return _PREFIX_BYTES
+        if head[4] == Data.TYPE:
+            before_payload = data_head_bytes(head[5])
+            if not 0 <= length - 2 - before_payload <= self._max_payload_bytes:
+                most = self._max_payload_bytes
+                raise RemoteProtocolError(f"data in a frame of {length} bytes: its payload's limit is {most}")
+            return _PREFIX_BYTES + before_payload
+        if length > MAX_CONTROL_BYTES:
+            raise RemoteProtocolError(f"frame type {head[4]:#04x} of {length} bytes: the limit is {MAX_CONTROL_BYTES}")
+        return _LENGTH_BYTES + length
+
+    def _frame(self) -> Frame:
+        head = self._head
+        if head[4] == Data.TYPE:
+            length = int.from_bytes(head[:_LENGTH_BYTES], "little")
+            return decode_data(head[5], bytes(head[_PREFIX_BYTES:]), length)
+        return decode_frame(head[4], head[5], bytes(head[_PREFIX_BYTES:]))

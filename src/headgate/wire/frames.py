@@ -1,0 +1,236 @@
+"""Every message between two workers, one frozen type each; `codec` says how their bytes look.
+
+`Data` is the one frame that ends in a payload of any size. The payload is not part of the type: `decoder` hands it on
+in pieces, straight to where it belongs.
+
+Invariant: a frame that exists is valid, so writing one cannot fail.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final, TypeAlias
+
+import msgspec
+
+from headgate.errors import LocalProtocolError
+from headgate.ids import AttemptId, PartitionId, SubpartitionIndex  # noqa: TC001 - msgspec asks for them at run time
+
+__all__ = [
+    "CONNECTION",
+    "MAX_CREDIT",
+    "MAX_ERROR_TEXT_BYTES",
+    "MAX_TASK_EVENT_BYTES",
+    "AddCredit",
+    "AnnounceBacklog",
+    "CancelRequest",
+    "Close",
+    "Data",
+    "Frame",
+    "KeepAlive",
+    "ReportError",
+    "RequestPartition",
+    "SendTaskEvent",
+]
+
+CONNECTION: Final = 0xFFFF_FFFF
+"""The receiver of an error that concerns the whole connection."""
+
+MAX_CREDIT: Final = 1_000_000
+"""Most credit one message may add: far above any pool, far below an overflow."""
+
+MAX_ERROR_TEXT_BYTES: Final = 1024
+MAX_TASK_EVENT_BYTES: Final = 4096
+_MAX_JOB_BYTES: Final = 255
+_U32: Final = 0xFFFF_FFFF
+_MOST_BEFORE_PAYLOAD: Final = 32  # bytes of a `Data` frame that count in its length and are not payload: at most
+
+
+class _Frame(msgspec.Struct, frozen=True):
+    """What all frames share."""
+
+    TYPE: ClassVar[int] = 0
+
+
+class RequestPartition(_Frame, frozen=True):
+    """Consumer to producer: send me a subpartition, as `receiver`, against this much credit to begin with.
+
+    >>> from headgate.ids import JobId
+    >>> partition = PartitionId(JobId("etl"), AttemptId(1), vertex=3, output=0, subtask=7)
+    >>> RequestPartition(receiver=5, partition=partition, subpartition=SubpartitionIndex(2), credit=2).receiver
+    5
+    """
+
+    TYPE: ClassVar[int] = 0x10
+
+    receiver: int
+    partition: PartitionId
+    subpartition: SubpartitionIndex
+    credit: int
+
+    def __post_init__(self) -> None:
+        which = self.partition
+        _check_u32(self.receiver, which.attempt, which.vertex, which.output, which.subtask, self.subpartition)
+        _check_text(which.job, _MAX_JOB_BYTES, "a job's name")
+        _check(self.receiver != CONNECTION, "a request as the receiver that means the connection")
+        _check(0 <= self.credit <= MAX_CREDIT, f"an initial credit of {self.credit}")
+
+
+class AddCredit(_Frame, frozen=True):
+    """Consumer to producer: so many more buffers are set aside for `receiver`.
+
+    >>> AddCredit(receiver=5, attempt=AttemptId(1), credit=3).credit
+    3
+    """
+
+    TYPE: ClassVar[int] = 0x11
+
+    receiver: int
+    attempt: AttemptId
+    credit: int
+
+    def __post_init__(self) -> None:
+        _check_u32(self.receiver, self.attempt)
+        _check(1 <= self.credit <= MAX_CREDIT, f"a credit of {self.credit}")
+
+
+class CancelRequest(_Frame, frozen=True):
+    """Consumer to producer: `receiver` wants no more.
+
+    >>> CancelRequest(receiver=5, attempt=AttemptId(1)).attempt
+    1
+    """
+
+    TYPE: ClassVar[int] = 0x12
+
+    receiver: int
+    attempt: AttemptId
+
+    def __post_init__(self) -> None:
+        _check_u32(self.receiver, self.attempt)
+
+
+class SendTaskEvent(_Frame, frozen=True):
+    """Consumer to producer, against the stream: an event for the task that writes what `receiver` reads.
+
+    >>> SendTaskEvent(receiver=5, attempt=AttemptId(1), event=b"...").event
+    b'...'
+    """
+
+    TYPE: ClassVar[int] = 0x13
+
+    receiver: int
+    attempt: AttemptId
+    event: bytes
+
+    def __post_init__(self) -> None:
+        _check_u32(self.receiver, self.attempt)
+        _check(len(self.event) <= MAX_TASK_EVENT_BYTES, f"a task event of {len(self.event)} bytes")
+
+
+class Data(_Frame, frozen=True):
+    """Producer to consumer: the head of a buffer or event; `size` bytes of payload follow it.
+
+    >>> Data(receiver=5, sequence=0, backlog=3, size=32768).event
+    False
+    """
+
+    TYPE: ClassVar[int] = 0x20
+
+    receiver: int
+    sequence: int
+    backlog: int
+    size: int
+    event: bool = False
+    compressed: bool = False
+    checksum: int | None = None  # CRC-32C of the payload, where the peers agreed on it
+
+    def __post_init__(self) -> None:
+        _check_u32(self.receiver, self.sequence, self.backlog, self.size, self.checksum or 0)
+        _check(self.size <= _U32 - _MOST_BEFORE_PAYLOAD, f"a payload of {self.size} bytes")
+
+
+class AnnounceBacklog(_Frame, frozen=True):
+    """Producer to consumer: so many buffers wait for credit.
+
+    >>> AnnounceBacklog(receiver=5, backlog=12).backlog
+    12
+    """
+
+    TYPE: ClassVar[int] = 0x21
+
+    receiver: int
+    backlog: int
+
+    def __post_init__(self) -> None:
+        _check_u32(self.receiver, self.backlog)
+
+
+class ReportError(_Frame, frozen=True):
+    """Either way: a channel, or with `CONNECTION` the whole connection, has failed. A code and a short text, no object.
+
+    >>> ReportError(receiver=CONNECTION, code=4, text="unknown frame type 0x99").code
+    4
+    """
+
+    TYPE: ClassVar[int] = 0x30
+
+    receiver: int
+    code: int
+    text: str
+
+    def __post_init__(self) -> None:
+        _check_u32(self.receiver)
+        _check(0 <= self.code <= 0xFFFF, f"an error code of {self.code}")
+        _check_text(self.text, MAX_ERROR_TEXT_BYTES, "an error text")
+
+
+class Close(_Frame, frozen=True):
+    """Either way: nothing more will be sent; the connection may be closed.
+
+    >>> Close()
+    Close()
+    """
+
+    TYPE: ClassVar[int] = 0x31
+
+
+class KeepAlive(_Frame, frozen=True):
+    """Either way: still here. Sent when there was nothing else to send for a while.
+
+    >>> KeepAlive()
+    KeepAlive()
+    """
+
+    TYPE: ClassVar[int] = 0x32
+
+
+Frame: TypeAlias = (
+    RequestPartition
+    | AddCredit
+    | CancelRequest
+    | SendTaskEvent
+    | Data
+    | AnnounceBacklog
+    | ReportError
+    | Close
+    | KeepAlive
+)
+"""Any message of an established connection."""
+
+
+def _check(holds: bool, what: str) -> None:
+    """Frames are checked when they are made: what we make wrong is our bug, what a peer sends wrong is its error."""
+    if not holds:
+        raise LocalProtocolError(what)
+
+
+def _check_u32(*numbers: int) -> None:
+    _check(min(numbers) >= 0 and max(numbers) <= _U32, f"a number of {numbers} that is not a u32")
+
+
+def _check_text(text: str, max_bytes: int, what: str) -> None:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise LocalProtocolError(f"{what} that is not text: {error}") from error
+    _check(size <= max_bytes, f"{what} of {size} bytes; the limit is {max_bytes}")

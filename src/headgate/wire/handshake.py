@@ -1,0 +1,265 @@
+"""Mutual proof before any other byte is looked at.
+
+    client                              server
+    HELLO(versions, worker, nonce)  ->
+                                    <-  CHALLENGE(version, worker, nonce)
+    PROOF(mac of all so far)        ->
+                                    <-  ACCEPT(mac of all so far)
+
+Both know the job's secret. Each mac is HMAC-SHA256 over every byte said before it, under a key derived from the secret
+for one role, one job and one attempt: a proof cannot be reflected, replayed, or carried over to another job or attempt.
+The client proves first, so a stranger learns nothing but the version. Sans-IO: bytes in, bytes out; nonces and the
+time limit are the caller's.
+
+Invariants: a frame here has a fixed size of at most 128 bytes; whatever goes wrong is the same AuthError, except that
+two peers without a common version are told so; only a finished handshake makes an `AuthenticatedPeer`.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.hmac import HMAC
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from headgate.errors import AuthError, LocalProtocolError, RemoteProtocolError
+from headgate.record.peer import AuthenticatedPeer, _vouch
+from headgate.wire.codec import PREFIX
+
+if TYPE_CHECKING:
+    from headgate.ids import AttemptId, JobId
+
+__all__ = [
+    "MAX_HANDSHAKE_BYTES",
+    "NONCE_BYTES",
+    "SECRET_BYTES",
+    "VERSIONS",
+    "ClientHandshake",
+    "Handshake",
+    "ServerHandshake",
+]
+
+VERSIONS: Final = (1, 1)
+"""The oldest and the newest version of the protocol that this one speaks."""
+
+NONCE_BYTES: Final = 32
+SECRET_BYTES: Final = 32
+MAX_HANDSHAKE_BYTES: Final = 128
+_MAC_BYTES: Final = 32
+
+_HELLO, _CHALLENGE, _PROOF, _ACCEPT, _NO_VERSION = 1, 2, 3, 4, 5
+_HELLO_BODY = struct.Struct(f"<4sBBI{NONCE_BYTES}s")  # magic, oldest and newest version, worker, nonce
+_CHALLENGE_BODY = struct.Struct(f"<BI{NONCE_BYTES}s")  # version, worker, nonce
+_NO_VERSION_BODY = struct.Struct("<BB")  # oldest and newest version
+_MAGIC: Final = b"HDGT"
+_SIZES: Final = {
+    _HELLO: _HELLO_BODY.size,
+    _CHALLENGE: _CHALLENGE_BODY.size,
+    _PROOF: _MAC_BYTES,
+    _ACCEPT: _MAC_BYTES,
+    _NO_VERSION: _NO_VERSION_BODY.size,
+}
+assert max(_SIZES.values()) + PREFIX.size <= MAX_HANDSHAKE_BYTES, "handshake frames are small"
+
+
+class _State(Enum):
+    """What a side waits for."""
+
+    HELLO = _HELLO
+    CHALLENGE = _CHALLENGE
+    PROOF = _PROOF
+    ACCEPT = _ACCEPT
+    DONE = "done"
+    FAILED = "failed"
+
+
+class Handshake(ABC):
+    """What both sides share: the keys, what was said so far, and how bytes become frames.
+
+    >>> issubclass(ClientHandshake, Handshake)
+    True
+    """
+
+    _first: _State
+
+    def __init__(self, secret: bytes, job: JobId, attempt: AttemptId, *, worker: int, nonce: bytes) -> None:
+        if len(secret) != SECRET_BYTES or len(nonce) != NONCE_BYTES:
+            raise LocalProtocolError(f"a handshake takes a secret of {SECRET_BYTES} and a nonce of {NONCE_BYTES} bytes")
+        self._client_key = _derived(secret, b"client", job, attempt)
+        self._server_key = _derived(secret, b"server", job, attempt)
+        self._worker = worker
+        self._nonce = nonce
+        self._state = self._first
+        self._said = b""  # every byte of the frames so far, both ways
+        self._arrived = bytearray()
+        self._to_send = b""
+        self.version = 0
+        """The version agreed on."""
+        self.peer_worker = -1
+        """The number of the worker at the other end, once it has proved itself."""
+        self.peer: AuthenticatedPeer | None = None
+        """Who the other end is, once it has proved itself."""
+
+    @property
+    def done(self) -> bool:
+        """Whether both sides have proved themselves."""
+        return self._state is _State.DONE
+
+    def data_to_send(self) -> bytes:
+        """What to send now; each byte is returned once. Also after an error: the peer may be owed a reason."""
+        data, self._to_send = self._to_send, b""
+        return data
+
+    def receive(self, data: bytes | memoryview) -> bytes:
+        """Take bytes from the peer; what is returned lies behind the handshake and belongs to the frames after it.
+
+        Raises:
+            AuthError: the peer is not who it should be. Always the same text.
+            RemoteProtocolError: there is no version that both speak.
+        """
+        if self._state is _State.FAILED:
+            raise _refusal()
+        self._arrived += data
+        try:
+            while self._state is not _State.DONE and (frame := self._next_frame()) is not None:
+                self._on_frame(frame)
+        except (AuthError, RemoteProtocolError):
+            self._state = _State.FAILED
+            self._arrived.clear()
+            raise
+        if self._state is not _State.DONE:
+            return b""
+        rest = bytes(self._arrived)
+        self._arrived.clear()
+        return rest
+
+    def _next_frame(self) -> bytes | None:
+        """One whole frame; anything that cannot become one is refused at its first wrong byte."""
+        arrived = self._arrived
+        expected = self._state.value
+        allowed = (expected, _NO_VERSION) if self._state is _State.CHALLENGE else (expected,)
+        heads = [PREFIX.pack(2 + _SIZES[kind], kind, 0) for kind in allowed]
+        if not any(head.startswith(arrived[: PREFIX.size]) for head in heads):
+            raise _refusal()
+        if len(arrived) < PREFIX.size:
+            return None
+        size = PREFIX.size + _SIZES[arrived[4]]
+        if len(arrived) < size:
+            return None
+        frame = bytes(arrived[:size])
+        del arrived[:size]
+        return frame
+
+    @abstractmethod
+    def _on_frame(self, frame: bytes) -> None: ...
+
+    def _say(self, kind: int, body: bytes) -> None:
+        frame = PREFIX.pack(2 + len(body), kind, 0) + body
+        self._said += frame
+        self._to_send += frame
+
+    def _prove(self, key: bytes) -> bytes:
+        mac = HMAC(key, SHA256())
+        mac.update(self._said)
+        return mac.finalize()
+
+    def _verify(self, key: bytes, frame: bytes) -> None:
+        mac = HMAC(key, SHA256())
+        mac.update(self._said)
+        try:
+            mac.verify(frame[PREFIX.size :])  # in constant time
+        except InvalidSignature:
+            raise _refusal() from None
+        self._said += frame
+
+    def _finish(self) -> None:
+        self._state = _State.DONE
+        self.peer = _vouch(f"worker {self.peer_worker}")
+
+
+class ClientHandshake(Handshake):
+    """The side that connects; it speaks first, and proves first.
+
+    >>> from headgate.ids import AttemptId, JobId
+    >>> job = (bytes(32), JobId("etl"), AttemptId(1))
+    >>> client = ClientHandshake(*job, worker=0, nonce=b"c" * 32)
+    >>> server = ServerHandshake(*job, worker=1, nonce=b"s" * 32)
+    >>> for _ in range(2):
+    ...     _ = server.receive(client.data_to_send()); _ = client.receive(server.data_to_send())
+    >>> client.peer, server.peer, client.version
+    (AuthenticatedPeer('worker 1'), AuthenticatedPeer('worker 0'), 1)
+    """
+
+    _first = _State.CHALLENGE
+
+    def __init__(self, secret: bytes, job: JobId, attempt: AttemptId, *, worker: int, nonce: bytes) -> None:
+        super().__init__(secret, job, attempt, worker=worker, nonce=nonce)
+        self._say(_HELLO, _HELLO_BODY.pack(_MAGIC, *VERSIONS, worker, nonce))
+
+    def _on_frame(self, frame: bytes) -> None:
+        body = frame[PREFIX.size :]
+        if frame[4] == _NO_VERSION:
+            raise _no_common_version(*_NO_VERSION_BODY.unpack(body))
+        if self._state is _State.CHALLENGE:
+            version, self.peer_worker, _nonce = _CHALLENGE_BODY.unpack(body)
+            if not VERSIONS[0] <= version <= VERSIONS[1]:
+                raise _refusal()
+            self.version = version
+            self._said += frame
+            self._say(_PROOF, self._prove(self._client_key))
+            self._state = _State.ACCEPT
+        else:
+            self._verify(self._server_key, frame)
+            self._finish()
+
+
+class ServerHandshake(Handshake):
+    """The side that was connected to; see `ClientHandshake`.
+
+    >>> from headgate.ids import AttemptId, JobId
+    >>> server = ServerHandshake(bytes(32), JobId("etl"), AttemptId(1), worker=1, nonce=bytes(32))
+    >>> server.receive(b"GET / HTTP/1.1")
+    Traceback (most recent call last):
+    headgate.errors.AuthError: the peer did not prove that it belongs to this job
+    """
+
+    _first = _State.HELLO
+
+    def _on_frame(self, frame: bytes) -> None:
+        if self._state is _State.HELLO:
+            magic, oldest, newest, self.peer_worker, _nonce = _HELLO_BODY.unpack(frame[PREFIX.size :])
+            if magic != _MAGIC or oldest > newest:
+                raise _refusal()
+            self.version = min(newest, VERSIONS[1])
+            if self.version < max(oldest, VERSIONS[0]):
+                self._say(_NO_VERSION, _NO_VERSION_BODY.pack(*VERSIONS))
+                raise _no_common_version(oldest, newest)
+            self._said += frame
+            self._say(_CHALLENGE, _CHALLENGE_BODY.pack(self.version, self._worker, self._nonce))
+            self._state = _State.PROOF
+        else:
+            self._verify(self._client_key, frame)
+            self._say(_ACCEPT, self._prove(self._server_key))
+            self._finish()
+
+
+def _derived(secret: bytes, role: bytes, job: JobId, attempt: AttemptId) -> bytes:
+    name = job.encode()
+    info = struct.pack("<HI", len(name), attempt) + name + role
+    return HKDF(algorithm=SHA256(), length=_MAC_BYTES, salt=b"headgate handshake 1", info=info).derive(secret)
+
+
+def _refusal() -> AuthError:
+    return AuthError("the peer did not prove that it belongs to this job")
+
+
+def _no_common_version(oldest: int, newest: int) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"the peer speaks versions {oldest} to {newest} of the protocol, this one {VERSIONS[0]} to {VERSIONS[1]}: "
+        "run the same version of headgate on all workers"
+    )

@@ -1,0 +1,72 @@
+"""What the tests of the wire share: one frame of each kind, and frames put together again from what a decoder says."""
+
+from collections.abc import Iterable
+
+from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
+from headgate.wire import (
+    CONNECTION,
+    AddCredit,
+    AnnounceBacklog,
+    CancelRequest,
+    Close,
+    Data,
+    Decoder,
+    Frame,
+    KeepAlive,
+    Payload,
+    ReportError,
+    RequestPartition,
+    SendTaskEvent,
+    encode_frame,
+)
+
+Message = tuple[Frame, bytes]
+"""A frame and its payload, which is empty for all but `Data`."""
+
+
+def request(receiver=1, job="etl", attempt=2, vertex=3, output=4, subtask=5, subpartition=6, credit=7):
+    partition = PartitionId(JobId(job), AttemptId(attempt), vertex, output, subtask)
+    return RequestPartition(receiver, partition, SubpartitionIndex(subpartition), credit)
+
+
+CONTROL_FRAMES: list[Frame] = [
+    request(),
+    AddCredit(receiver=1, attempt=AttemptId(2), credit=3),
+    CancelRequest(receiver=1, attempt=AttemptId(2)),
+    SendTaskEvent(receiver=1, attempt=AttemptId(2), event=b"reload"),
+    AnnounceBacklog(receiver=1, backlog=2),
+    ReportError(receiver=CONNECTION, code=4, text="stopped"),
+    Close(),
+    KeepAlive(),
+]
+"""One of each kind but `Data`, no two numbers in it alike."""
+
+
+def write(*messages: Message) -> bytes:
+    return b"".join(encode_frame(frame) + payload for frame, payload in messages)
+
+
+def feed(decoder: Decoder, *chunks: bytes | bytearray) -> list[Frame | Payload]:
+    return [said for chunk in chunks for said in decoder.feed(memoryview(chunk))]
+
+
+def assemble(said: Iterable[Frame | Payload]) -> list[Message]:
+    """Frames with their payloads. Checks that pieces come after a `Data` frame, make up its size, and end with `last`.
+
+    The payload of the last frame may be cut off.
+    """
+    messages: list[Message] = []
+    complete = True
+    for one in said:
+        if isinstance(one, Payload):
+            assert not complete, "a piece that belongs to nothing"
+            frame, before = messages[-1]
+            messages[-1] = frame, before + bytes(one.data)
+            assert len(messages[-1][1]) <= frame.size
+            assert one.last == (len(messages[-1][1]) == frame.size)
+            complete = one.last
+        else:
+            assert complete, "a frame in the middle of a payload"
+            messages.append((one, b""))
+            complete = not isinstance(one, Data)
+    return messages

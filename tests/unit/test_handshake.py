@@ -1,0 +1,220 @@
+"""The handshake: both prove, nobody learns, and nothing else is listened to."""
+
+import pytest
+
+from headgate.errors import AuthError, LocalProtocolError, RemoteProtocolError
+from headgate.ids import AttemptId, JobId
+from headgate.record.pickled import PickleSerializer
+from headgate.wire import handshake
+from headgate.wire.codec import encode_frame
+from headgate.wire.frames import KeepAlive
+from headgate.wire.handshake import MAX_HANDSHAKE_BYTES, ClientHandshake, Handshake, ServerHandshake
+
+SECRET = bytes(range(32))
+JOB, ATTEMPT = JobId("etl"), AttemptId(3)
+
+pytestmark = pytest.mark.spec("N7")
+
+
+def client(secret=SECRET, job=JOB, attempt=ATTEMPT, nonce=b"c" * 32) -> ClientHandshake:
+    return ClientHandshake(secret, job, attempt, worker=7, nonce=nonce)
+
+
+def server(secret=SECRET, job=JOB, attempt=ATTEMPT, nonce=b"s" * 32) -> ServerHandshake:
+    return ServerHandshake(secret, job, attempt, worker=9, nonce=nonce)
+
+
+def talk(one: Handshake, other: Handshake, step: int = 1 << 16) -> list[bytes]:
+    """Let both speak until nothing is left to say, `step` bytes at a time; all that was said, in order."""
+    said = []
+    for _ in range(4):
+        for sender, receiver in ((one, other), (other, one)):
+            data = sender.data_to_send()
+            if data:
+                said.append(data)
+            for start in range(0, len(data), step):
+                assert receiver.receive(data[start : start + step]) == b""
+    return said
+
+
+@pytest.mark.parametrize("step", [1, 7, 1 << 16])
+def test_two_workers_of_one_attempt_prove_themselves_to_each_other(step):
+    one, other = client(), server()
+    said = talk(one, other, step)
+    assert one.done
+    assert other.done
+    assert (one.peer_worker, other.peer_worker) == (9, 7)
+    assert one.version == other.version == 1
+    assert all(len(frame) <= MAX_HANDSHAKE_BYTES for frame in said)
+    assert len(said) == 4
+    for side in (one, other):
+        assert side.peer is not None
+        PickleSerializer(side.peer)  # what the proof is for
+
+
+def test_golden_bytes():
+    said = [frame.hex() for frame in talk(client(), server())]
+    assert said == GOLDEN
+
+
+GOLDEN = [
+    "2c0000000100484447540101070000006363636363636363636363636363636363636363636363636363636363636363",
+    "27000000020001090000007373737373737373737373737373737373737373737373737373737373737373",
+    "220000000300c64775bb2278cf01e700ad6c0e88a7657064acec86cf6f45e1b3f8d0c192a282",
+    "22000000040088236425b1d169dc4cf3e0eaf9e382d37de5842ccdcaa49713eadf15639cf52b",
+]
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [{"secret": bytes(32)}, {"job": JobId("other")}, {"attempt": AttemptId(4)}, {"job": JobId("etl\x03")}],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_a_stranger_is_refused_by_either_side_before_it_learns_anything(stranger):
+    one, other = client(**stranger), server()
+    other.receive(one.data_to_send())
+    one.receive(other.data_to_send())
+    with pytest.raises(AuthError):
+        other.receive(one.data_to_send())
+    assert other.data_to_send() == b"", "nothing that depends on the secret is said to a stranger"
+    assert other.peer is None
+
+    one, other = client(), server(**stranger)
+    other.receive(one.data_to_send())
+    one.receive(other.data_to_send())
+    with pytest.raises(AuthError):
+        other.receive(one.data_to_send())
+    assert not one.done
+
+
+def test_a_recorded_proof_does_not_fit_another_connection():
+    hello, _, proof, _ = talk(client(), server())
+    other = server(nonce=b"t" * 32)
+    other.receive(hello)
+    with pytest.raises(AuthError):
+        other.receive(proof)
+
+
+def test_a_recorded_acceptance_does_not_fit_another_connection():
+    _, challenge, _, accept = talk(client(), server())
+    one = client(nonce=b"d" * 32)
+    one.data_to_send()
+    one.receive(challenge)
+    with pytest.raises(AuthError):
+        one.receive(accept)
+
+
+def test_a_proof_sent_back_is_no_acceptance():
+    one, other = client(), server()
+    other.receive(one.data_to_send())
+    one.receive(other.data_to_send())
+    proof = one.data_to_send()
+    with pytest.raises(AuthError):
+        one.receive(proof)
+    as_acceptance = proof[:4] + b"\x04" + proof[5:]
+    again = client()
+    again.data_to_send()
+    other = server()
+    other.receive(client().data_to_send())
+    again.receive(other.data_to_send())
+    with pytest.raises(AuthError):
+        again.receive(as_acceptance)
+
+
+def play(change) -> tuple[ClientHandshake, ServerHandshake]:
+    """A handshake in which `change(turn, frame)` stands between the two."""
+    one, other = client(), server()
+    for turn, (sender, receiver) in enumerate([(one, other), (other, one)] * 2):
+        receiver.receive(change(turn, sender.data_to_send()))
+    return one, other
+
+
+@pytest.mark.parametrize("frame", range(4))
+def test_every_byte_counts(frame):
+    for position in range(len(talk(client(), server())[frame])):
+
+        def flip(turn, data, position=position):
+            flipped = bytes([data[position] ^ 0x10]) if turn == frame else b""
+            return data[:position] + flipped + data[position + 1 :] if flipped else data
+
+        with pytest.raises((AuthError, RemoteProtocolError)):
+            play(flip)
+
+
+@pytest.mark.parametrize("frame", range(4))
+def test_a_handshake_cut_short_is_not_done(frame):
+    for length in range(len(talk(client(), server())[frame])):
+        sides = play(lambda turn, data, length=length: data[:length] if turn == frame else data)
+        assert not all(side.done for side in sides)
+
+
+@pytest.mark.spec("N8")
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01",
+        b"\x00" * 64,
+        b"\xff" * 64,
+        encode_frame(KeepAlive()),
+        b"\x2d",
+    ],
+    ids=["http", "tls", "zeros", "ones", "another frame", "wrong length"],
+)
+def test_anything_else_is_refused_with_one_text(data):
+    side = server()
+    with pytest.raises(AuthError) as refused:
+        side.receive(data)
+    assert str(refused.value) == "the peer did not prove that it belongs to this job"
+    with pytest.raises(AuthError):
+        side.receive(b"")
+    assert side.data_to_send() == b""
+
+
+def test_a_wrong_magic_is_refused():
+    hello = bytearray(client().data_to_send())
+    hello[6:10] = b"HTTP"
+    with pytest.raises(AuthError):
+        server().receive(bytes(hello))
+
+
+def test_bytes_behind_the_handshake_are_handed_on():
+    one, other = client(), server()
+    other.receive(one.data_to_send())
+    one.receive(other.data_to_send())
+    assert other.receive(one.data_to_send() + b"first frame") == b"first frame"
+    assert one.receive(other.data_to_send() + b"answer") == b"answer"
+    assert other.receive(b"more") == b"more"
+
+
+def test_peers_without_a_common_version_are_told_so(monkeypatch):
+    old, new = client(), server()
+    monkeypatch.setattr(handshake, "VERSIONS", (2, 4))
+    with pytest.raises(RemoteProtocolError, match="versions 1 to 1 of the protocol, this one 2 to 4"):
+        new.receive(old.data_to_send())
+    reason = new.data_to_send()
+    monkeypatch.undo()
+    with pytest.raises(RemoteProtocolError, match="versions 2 to 4 of the protocol, this one 1 to 1"):
+        old.receive(reason)
+
+
+def test_the_newest_common_version_is_chosen(monkeypatch):
+    monkeypatch.setattr(handshake, "VERSIONS", (1, 5))
+    one = client()
+    monkeypatch.setattr(handshake, "VERSIONS", (2, 3))
+    other = server()
+    other.receive(one.data_to_send())
+    assert other.version == 3
+
+
+@pytest.mark.parametrize(("secret", "nonce"), [(bytes(31), bytes(32)), (bytes(32), bytes(16)), (b"", bytes(32))])
+def test_short_secrets_and_nonces_are_our_own_mistake(secret, nonce):
+    with pytest.raises(LocalProtocolError):
+        client(secret=secret, nonce=nonce)
+
+
+def test_the_secret_shows_nowhere():
+    side = client()
+    shown = repr(side) + repr(vars(side)) + str(side.data_to_send().hex())
+    assert SECRET.hex() not in shown
+    assert repr(SECRET) not in shown

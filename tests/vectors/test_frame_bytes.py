@@ -1,0 +1,115 @@
+"""The bytes of every frame, written down.
+
+A change here breaks peers of another version: it needs a new type or a new protocol version, not a new meaning.
+"""
+
+import pytest
+from tests.support_wire import assemble, feed, request
+
+from headgate.wire import (
+    CONNECTION,
+    AddCredit,
+    AnnounceBacklog,
+    CancelRequest,
+    Close,
+    Data,
+    Decoder,
+    KeepAlive,
+    ReportError,
+    RequestPartition,
+    SendTaskEvent,
+    decode_frame,
+    encode_frame,
+)
+from headgate.wire.codec import decode_data
+
+CONTROL = [
+    (
+        request(0x01020304, "etl", 1, vertex=3, output=0, subtask=7, subpartition=2, credit=258),
+        "22000000 10 00 04030201 01000000 03000000 00000000 07000000 02000000 02010000 03 65746c",
+    ),
+    (
+        request(0, "", 0, vertex=0, output=0, subtask=0, subpartition=0, credit=0),
+        "1f000000 10 00 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00",
+    ),
+    (
+        request(1, "é", 2, vertex=3, output=4, subtask=5, subpartition=6, credit=1_000_000),
+        "21000000 10 00 01000000 02000000 03000000 04000000 05000000 06000000 40420f00 02 c3a9",
+    ),
+    (AddCredit(receiver=5, attempt=1, credit=3), "0e000000 11 00 05000000 01000000 03000000"),
+    (AddCredit(receiver=0xFFFFFFFE, attempt=258, credit=1_000_000), "0e000000 11 00 feffffff 02010000 40420f00"),
+    (CancelRequest(receiver=5, attempt=258), "0a000000 12 00 05000000 02010000"),
+    (SendTaskEvent(receiver=5, attempt=1, event=b"\x00\xff"), "0c000000 13 00 05000000 01000000 00ff"),
+    (SendTaskEvent(receiver=5, attempt=1, event=b""), "0a000000 13 00 05000000 01000000"),
+    (AnnounceBacklog(receiver=5, backlog=258), "0a000000 21 00 05000000 02010000"),
+    (ReportError(receiver=5, code=258, text="é!"), "0b000000 30 00 05000000 0201 c3a921"),
+    (ReportError(receiver=CONNECTION, code=4, text=""), "08000000 30 00 ffffffff 0400"),
+    (Close(), "02000000 31 00"),
+    (KeepAlive(), "02000000 32 00"),
+]
+
+
+@pytest.mark.spec("N1")
+@pytest.mark.parametrize(("frame", "written"), CONTROL, ids=lambda one: repr(one)[:40])
+def test_control_frames(frame, written):
+    wire = bytes.fromhex(written)
+    assert encode_frame(frame).hex() == wire.hex()
+    assert decode_frame(wire[4], wire[5], wire[6:]) == frame
+    assert feed(Decoder(max_payload_bytes=32), wire) == [frame]
+
+
+DATA = [
+    (Data(receiver=5, sequence=258, backlog=3, size=2), "10000000 20 00 05000000 02010000 03000000", "6869"),
+    (Data(receiver=5, sequence=0, backlog=0, size=0), "0e000000 20 00 05000000 00000000 00000000", ""),
+    (Data(receiver=5, sequence=1, backlog=2, size=1, event=True), "0f000000 20 01 05000000 01000000 02000000", "80"),
+    (
+        Data(receiver=5, sequence=1, backlog=2, size=1, compressed=True),
+        "0f000000 20 02 05000000 01000000 02000000",
+        "28",
+    ),
+    (
+        Data(receiver=5, sequence=1, backlog=2, size=2, checksum=0x04030201),
+        "14000000 20 04 05000000 01000000 02000000 01020304",
+        "6869",
+    ),
+    (
+        Data(receiver=5, sequence=1, backlog=2, size=0, checksum=0),
+        "12000000 20 04 05000000 01000000 02000000 00000000",
+        "",
+    ),
+    (
+        Data(receiver=5, sequence=1, backlog=2, size=1, event=True, compressed=True, checksum=0xFFFFFFFF),
+        "13000000 20 07 05000000 01000000 02000000 ffffffff",
+        "28",
+    ),
+    (
+        Data(receiver=5, sequence=0xFFFFFFFF, backlog=0xFFFFFFFF, size=1),
+        "0f000000 20 00 05000000 ffffffff ffffffff",
+        "00",
+    ),
+]
+
+
+@pytest.mark.spec("N1")
+@pytest.mark.parametrize(("frame", "written", "payload"), DATA, ids=lambda one: repr(one)[:40])
+def test_data(frame, written, payload):
+    wire = bytes.fromhex(written)
+    assert encode_frame(frame).hex() == wire.hex()
+    assert decode_data(wire[5], wire[6:], int.from_bytes(wire[:4], "little")) == frame
+    said = feed(Decoder(max_payload_bytes=32), wire + bytes.fromhex(payload))
+    assert assemble(said) == [(frame, bytes.fromhex(payload))]
+
+
+def test_no_kind_is_left_out():
+    written = {type(frame) for frame, *_ in CONTROL + DATA}
+    assert written == {
+        RequestPartition,
+        AddCredit,
+        CancelRequest,
+        SendTaskEvent,
+        Data,
+        AnnounceBacklog,
+        ReportError,
+        Close,
+        KeepAlive,
+    }
