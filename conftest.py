@@ -1,26 +1,13 @@
 """After every test: all segments are back, and no thread, socket or temporary file is left."""
 
 import gc
-import os
 import threading
 from collections.abc import Iterator
 
 import pytest
+from tests.support import unnamed_files
 
 from headgate.buffer import NetworkPool
-
-
-def _open_files() -> set[str]:
-    """Sockets and unnamed temporary files of this process."""
-    found = set()
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{fd}")
-        except OSError:
-            continue
-        if target.startswith("socket:") or target.endswith("(deleted)"):
-            found.add(f"{fd} -> {target}")
-    return found
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +21,7 @@ def nothing_leaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         pools.append(self)
 
     monkeypatch.setattr(NetworkPool, "__init__", remember)
-    threads, files = set(threading.enumerate()), _open_files()
+    threads, files = set(threading.enumerate()), unnamed_files()
     yield
     gc.collect()
     for pool in pools:
@@ -44,4 +31,4 @@ def nothing_leaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for thread in set(threading.enumerate()) - threads:
         thread.join(timeout=10)
         assert not thread.is_alive(), f"thread leaked: {thread.name}"
-    assert _open_files() <= files, "sockets or temporary files leaked"
+    assert unnamed_files() <= files, "sockets or temporary files leaked"

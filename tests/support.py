@@ -204,13 +204,13 @@ def switching_often() -> Iterator[None]:
 
 
 def unnamed_files() -> set[str]:
-    """Open files of this process that have no name, or no more."""
+    """Sockets and open files of this process that have no name, or no more."""
     found = set()
     for fd in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{fd}")
         except OSError:
             continue
-        if target.endswith("(deleted)"):
+        if target.startswith("socket:") or target.endswith("(deleted)"):
             found.add(f"{fd} -> {target}")
     return found

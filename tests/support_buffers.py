@@ -1,6 +1,5 @@
 """What the tests of memory share: a small network pool, buffers with bytes in them, and honest threads."""
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -164,14 +163,3 @@ class _ScriptedWaiter:
     def wake(self) -> None:
         assert not self._woken, "one sleeper, one wake"
         self._woken = True
-
-
-@contextmanager
-def rapid_switching() -> Iterator[None]:
-    """Threads take turns as often as the interpreter can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)

@@ -7,14 +7,15 @@ from collections import deque
 from collections.abc import Iterator
 
 import pytest
-from tests.support_buffers import PATIENCE_S, make_network, rapid_switching, run_threads, wrap
+from tests.support import switching_often
+from tests.support_buffers import PATIENCE_S, make_network, run_threads, wrap
 
 from headgate.buffer import Buffer, BufferReader, BufferSlice, LocalPool
 
 
 @pytest.fixture(autouse=True)
 def switching() -> Iterator[None]:
-    with rapid_switching():
+    with switching_often():
         yield
 
 

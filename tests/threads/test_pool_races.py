@@ -10,12 +10,12 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from tests.support import switching_often
 from tests.support_buffers import (
     PATIENCE_S,
     filled,
     give,
     make_network,
-    rapid_switching,
     run_threads,
     take,
     take_all,
@@ -28,7 +28,7 @@ from headgate.errors import Cancelled, RequestTimeout
 
 @pytest.fixture(autouse=True)
 def switching() -> Iterator[None]:
-    with rapid_switching():
+    with switching_often():
         yield
 
 
