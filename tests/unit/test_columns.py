@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from tests.support import Exchange, HookedSync, Thread
 
 from headgate.errors import SelectorError
+from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
 from headgate.output import Broadcast, Custom, Forward, Global, Hash, Rescale
 from headgate.output.columns import ColumnWriter, HashColumns
 from headgate.record import CheckpointBarrier, Watermark
 from headgate.record.arrow import ArrowSerializer
+from headgate.worker import Environment
 
 
 def columns(*args, **kwargs):
@@ -402,3 +404,20 @@ def test_forward_needs_no_columns():
         exchange.writer.emit(pa.record_batch({}))
         exchange.writer.flush()
         assert [one.num_columns for one in exchange.take()] == [0]
+
+
+@pytest.mark.spec("W6")
+def test_both_ends_count_rows():
+    with Environment(memory_bytes=1 << 20) as worker:
+        partition = worker.partition(PartitionId(JobId("rows"), AttemptId(1), 0, 0, 0), subpartitions=1)
+        gate = worker.gate("rows", channels=1)
+        gate.connect(0, worker.local_source(partition.id, SubpartitionIndex(0)))
+        writer = worker.writer(partition, Forward(), ArrowSerializer())
+        reader = worker.reader(gate, ArrowSerializer())
+        writer.emit(pa.record_batch({"n": [1, 2, 3]}))
+        writer.emit(pa.record_batch({"n": [4]}))
+        writer.finish()
+        for _ in reader:
+            pass
+        assert writer.statistics().records_out == reader.statistics().records_in == 4
+        writer.close()

@@ -160,7 +160,7 @@ class RecordReader(Generic[T]):
         if isinstance(element, Batch):
             self.records_in.value += len(element.values)
         elif isinstance(element, Record):
-            self.records_in.value += 1
+            self.records_in.value += self._serializer.records_in(element.value)
         return element
 
     def _keepable(self, spanning: SpanningReader) -> memoryview:

@@ -131,5 +131,5 @@ class ColumnWriter(RecordWriter["pa.RecordBatch"]):
         if position + size_bytes > self._target_bytes >= size_bytes:
             self._end_buffer(lane)
             pieces = encode_aligned(body, self._serializer.alignment, 0, self._limits)
-        self.records_out.value += batch.num_rows
+        self.records_out.value += self._serializer.records_in(batch)
         self._put(lane, pieces, wait=True)

@@ -55,6 +55,10 @@ class ArrowSerializer(Serializer[pa.RecordBatch]):
     def __reduce__(self) -> tuple[object, ...]:
         return _make, (self._validate_fully,)
 
+    def records_in(self, value: pa.RecordBatch) -> int:
+        """Its rows."""
+        return int(value.num_rows)
+
     def pieces(self, value: pa.RecordBatch) -> Encoded:
         """The bytes of one batch, as `encode` gives them, but not joined.
 

@@ -79,7 +79,7 @@ class Watermark(msgspec.Struct, frozen=True):
 
 
 class StreamStatus(msgspec.Struct, frozen=True):
-    """Whether the channel takes part in the watermark, or is idle for now.
+    """Whether the channel takes part in the watermark, or is idle and does not hold it back.
 
     >>> StreamStatus(active=False)
     StreamStatus(active=False)

@@ -84,6 +84,10 @@ class Serializer(ABC, Generic[T]):
     def decode(self, data: memoryview) -> T:
         """The value of these bytes. It must not keep `data`, nor a part of it, unless `lends`."""
 
+    def records_in(self, value: T) -> int:  # noqa: ARG002 - one, whatever it is
+        """How many records a value counts for in the meters of both ends."""
+        return 1
+
     def pieces(self, value: T) -> Encoded:
         """The bytes of one value, in pieces where joining them would be a copy."""
         return (self._encoded(value),)
