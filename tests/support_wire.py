@@ -1,6 +1,6 @@
 """What the tests of the wire share: one frame of each kind, and frames put together again from what a decoder says."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
 from headgate.wire import (
@@ -19,6 +19,7 @@ from headgate.wire import (
     SendTaskEvent,
     encode_frame,
 )
+from headgate.wire.decoder import Whole
 
 Message = tuple[Frame, bytes]
 """A frame and its payload, which is empty for all but `Data`."""
@@ -46,11 +47,11 @@ def write(*messages: Message) -> bytes:
     return b"".join(encode_frame(frame) + payload for frame, payload in messages)
 
 
-def feed(decoder: Decoder, *chunks: bytes | bytearray) -> list[Frame | Payload]:
+def feed(decoder: Decoder, *chunks: bytes | bytearray) -> list[Frame | Payload | Whole]:
     return [said for chunk in chunks for said in decoder.feed(memoryview(chunk))]
 
 
-def assemble(said: Iterable[Frame | Payload]) -> list[Message]:
+def assemble(said: Iterable[Frame | Payload | Whole]) -> list[Message]:
     """Frames with their payloads. Checks that pieces come after a `Data` frame, make up its size, and end with `last`.
 
     The payload of the last frame may be cut off.
@@ -65,8 +66,35 @@ def assemble(said: Iterable[Frame | Payload]) -> list[Message]:
             assert len(messages[-1][1]) <= frame.size
             assert one.last == (len(messages[-1][1]) == frame.size)
             complete = one.last
+        elif isinstance(one, tuple):
+            assert complete, "a frame in the middle of a payload"
+            receiver, sequence, backlog, skew, payload = one
+            messages.append((Data(receiver, sequence, backlog, len(payload), skew), bytes(payload)))
         else:
             assert complete, "a frame in the middle of a payload"
             messages.append((one, b""))
             complete = not isinstance(one, Data)
     return messages
+
+
+class Pipe:
+    """Bytes on their way, delivered a few at a time, and the decoder at their end."""
+
+    def __init__(self, max_payload_bytes: int) -> None:
+        self._bytes = b""
+        self._decoder = Decoder(max_payload_bytes)
+
+    def __bool__(self) -> bool:
+        return bool(self._bytes)
+
+    def put(self, frame: Frame, payload: bytes = b"") -> None:
+        self.write(encode_frame(frame) + payload)
+
+    def write(self, data: bytes) -> None:
+        self._bytes += data
+
+    def deliver(self, count: int, receive: Callable[[Frame | Payload], object]) -> None:
+        """The next so many bytes; `receive` gets what they complete, as it is found."""
+        now, self._bytes = self._bytes[:count], self._bytes[count:]
+        for one in self._decoder.feed(memoryview(now)):
+            receive(one)

@@ -10,6 +10,7 @@ from typing import ClassVar
 __all__ = [
     "AuthError",
     "Cancelled",
+    "ChecksumMismatch",
     "ConfigError",
     "CorruptStream",
     "HeadgateError",
@@ -28,6 +29,7 @@ __all__ = [
     "UnstableKey",
     "UserCodeError",
     "error_class",
+    "error_from_wire",
 ]
 
 
@@ -96,6 +98,7 @@ class TransportError(HeadgateError):
     """
 
     code = 6
+    peer: str = "unknown peer"
 
     def __init__(self, message: str, *, peer: str = "unknown peer") -> None:
         super().__init__(f"{message} ({peer})")
@@ -124,6 +127,7 @@ class ProducerFailed(HeadgateError):
     """
 
     code = 8
+    cause: BaseException | None = None
 
     def __init__(self, message: str, *, cause: BaseException | None = None) -> None:
         super().__init__(message)
@@ -151,6 +155,8 @@ class UserCodeError(HeadgateError):
     """
 
     code = 10
+    operator: str = "unknown operator"
+    subtask: int = -1
 
     def __init__(self, message: str, *, operator: str, subtask: int) -> None:
         super().__init__(f"{operator}, subtask {subtask}: {message}")
@@ -270,6 +276,16 @@ class UnstableKey(HeadgateError):
     code = 19
 
 
+class ChecksumMismatch(CorruptStream):
+    """A buffer's bytes are not what its producer sent (`network.checksum`).
+
+    >>> issubclass(ChecksumMismatch, CorruptStream)
+    True
+    """
+
+    code = 20
+
+
 def _classes(root: type[HeadgateError]) -> dict[int, type[HeadgateError]]:
     found = {root.code: root}
     for child in root.__subclasses__():
@@ -280,6 +296,18 @@ def _classes(root: type[HeadgateError]) -> dict[int, type[HeadgateError]]:
 
 
 _BY_CODE = _classes(HeadgateError)
+
+
+def error_from_wire(code: int, text: str) -> HeadgateError:
+    """The error that a peer reported by code and text; its class is the code's, its text the peer's.
+
+    >>> error_from_wire(10, "map, subtask 3: division by zero")
+    UserCodeError('map, subtask 3: division by zero')
+    """
+    cls = error_class(code)
+    error = cls.__new__(cls, text)
+    Exception.__init__(error, text)  # not the class's own: the text is already whole
+    return error
 
 
 def error_class(code: int) -> type[HeadgateError]:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, Self
 
-__all__ = ["Lock", "Sync", "ThreadSync", "Ticker", "Waiter", "Wake", "together"]
+__all__ = ["Driver", "Lock", "Sleeper", "Sync", "ThreadSync", "Ticker", "Waiter", "Wake", "together"]
 
 Wake = Callable[[], object] | None
 """What is still to be done after the lock: call it, unless it is None."""
@@ -102,20 +102,57 @@ class Sync(Protocol):
         ...
 
 
-class _ThreadWaiter:
-    __slots__ = ("_signal",)
+class Sleeper(Protocol):
+    """A thread that is about to sleep, as far as a `Driver` knows it."""
 
-    def __init__(self) -> None:
+    @property
+    def woken(self) -> bool:
+        """Whether it need not sleep any more."""
+        ...
+
+    def sleep(self, timeout_s: float | None) -> bool:
+        """Sleep until woken (True) or until the time is over (False)."""
+        ...
+
+
+class Driver(Protocol):
+    """Work that a thread does rather than sleep: the network's."""
+
+    def sleep(self, sleeper: Sleeper, timeout_s: float | None) -> bool:
+        """Work until the sleeper is woken (True) or until the time is over (False)."""
+        ...
+
+    def ring(self) -> None:
+        """Somebody was woken that may be at work: let it look."""
+        ...
+
+
+class _ThreadWaiter:
+    __slots__ = ("_driver", "_signal")
+
+    def __init__(self, driver: Driver | None) -> None:
+        self._driver = driver
         self._signal = threading.Lock()
         self._signal.acquire()
 
-    def wait(self, timeout_s: float | None) -> bool:
+    @property
+    def woken(self) -> bool:
+        return not self._signal.locked()
+
+    def sleep(self, timeout_s: float | None) -> bool:
         if timeout_s is None:
             return self._signal.acquire()
         return self._signal.acquire(timeout=min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
 
+    def wait(self, timeout_s: float | None) -> bool:
+        if self._driver is None or self.woken:
+            return self.sleep(timeout_s)
+        return self._driver.sleep(self, timeout_s)
+
     def wake(self) -> None:
         self._signal.release()
+        if self._driver is not None:
+            self._driver.ring()
 
 
 class ThreadSync:
@@ -130,10 +167,12 @@ class ThreadSync:
     True
     """
 
-    __slots__ = ("lock",)
+    __slots__ = ("driver", "lock")
 
     def __init__(self) -> None:
         self.lock: Lock = threading.Lock()
+        self.driver: Driver | None = None
+        """What threads do rather than sleep, if anything."""
 
     def mutex(self) -> Lock:
         """A new lock for something smaller than the exchange."""
@@ -141,7 +180,7 @@ class ThreadSync:
 
     def waiter(self) -> Waiter:
         """A new place for one thread to sleep."""
-        return _ThreadWaiter()
+        return _ThreadWaiter(self.driver)
 
 
 class Ticker:

@@ -137,7 +137,13 @@ class PoolMachine(RuleBasedStateMachine):
     def usable(self, pool: PoolModel, channel: int, extra: int = 0) -> bool:
         if not pool.below_limit(channel, extra):
             return False
-        return pool.available > 0 or (pool.held < pool.size + extra and self.free > 0)
+        if pool.available > 0:
+            return True
+        if pool.held < pool.size:
+            return self.free > 0
+        # An overdraft takes nothing that another pool is sure of.
+        sure = sum(max(0, other.required - other.held) for other in self.live)
+        return pool.held < pool.size + extra and self.free > sure
 
     def take(self, pool: PoolModel, segment: Segment, channel: int) -> Held:
         assert segment.index not in self.held, "a segment has one user"

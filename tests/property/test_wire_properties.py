@@ -2,13 +2,12 @@
 
 import struct
 from collections import deque
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.support_wire import Message, assemble, request, write
+from tests.support_wire import Message, Pipe, assemble, request, write
 
 from headgate.errors import InvariantViolated, RemoteProtocolError
 from headgate.ids import AttemptId
@@ -25,13 +24,16 @@ from headgate.wire import (
     Ledger,
     Payload,
     ReportError,
+    RequestPartition,
     SendTaskEvent,
     decode_frame,
     encode_frame,
 )
 from headgate.wire.codec import PREFIX
-from headgate.wire.decoder import MAX_CONTROL_BYTES
+from headgate.wire.decoder import MAX_CONTROL_BYTES, Whole
 from headgate.wire.frames import (
+    ALIGNMENT,
+    MAX_BACKLOG,
     MAX_CREDIT,
     MAX_ERROR_TEXT_BYTES,
     MAX_TASK_EVENT_BYTES,
@@ -43,6 +45,7 @@ MAX_PAYLOAD = 300
 
 u32s = st.integers(0, 2**32 - 1)
 attempts = u32s.map(AttemptId)
+backlogs = st.integers(0, MAX_BACKLOG)
 
 
 def texts(max_bytes: int) -> st.SearchStrategy[str]:
@@ -53,11 +56,21 @@ def texts(max_bytes: int) -> st.SearchStrategy[str]:
 
 
 control_frames: st.SearchStrategy[Frame] = st.one_of(
-    st.builds(request, st.integers(0, 2**32 - 2), texts(255), u32s, u32s, u32s, u32s, u32s, st.integers(0, MAX_CREDIT)),
+    st.builds(
+        request,
+        st.integers(0, 2**32 - 2),
+        texts(255),
+        u32s,
+        u32s,
+        u32s,
+        u32s,
+        u32s,
+        st.none() | st.integers(0, MAX_CREDIT),
+    ),
     st.builds(AddCredit, u32s, attempts, st.integers(1, MAX_CREDIT)),
     st.builds(CancelRequest, u32s, attempts),
     st.builds(SendTaskEvent, u32s, attempts, st.binary(max_size=MAX_TASK_EVENT_BYTES)),
-    st.builds(AnnounceBacklog, u32s, u32s),
+    st.builds(AnnounceBacklog, u32s, backlogs),
     st.builds(ReportError, u32s, st.integers(0, 0xFFFF), texts(MAX_ERROR_TEXT_BYTES)),
     st.just(Close()),
     st.just(KeepAlive()),
@@ -67,19 +80,22 @@ control_frames: st.SearchStrategy[Frame] = st.one_of(
 @st.composite
 def data_messages(draw: st.DrawFn) -> Message:
     payload = draw(st.binary(max_size=MAX_PAYLOAD))
-    event, compressed, checksum = draw(st.booleans()), draw(st.booleans()), draw(st.none() | u32s)
-    return Data(draw(u32s), draw(u32s), draw(u32s), len(payload), event, compressed, checksum), payload
+    numbers = draw(u32s), draw(u32s), draw(backlogs), len(payload), draw(st.integers(0, ALIGNMENT - 1))
+    if draw(st.booleans()):
+        return Data(*numbers), payload  # as most are
+    flags = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
+    return Data(*numbers, *flags, draw(st.none() | u32s)), payload
 
 
 messages = st.lists(st.one_of(control_frames.map(lambda frame: (frame, b"")), data_messages()), max_size=8)
 
 
-def read(chunks: list[bytes]) -> tuple[list[Frame | Payload], str | None]:
+def read(chunks: list[bytes], *, whole: bool = False) -> tuple[list[Frame | Payload | Whole], str | None]:
     """What a decoder says to these, and the text of the error it ends with. Any other error fails the test.
 
     Between calls it holds a small frame at most, whatever it was told to expect.
     """
-    decoder, said = Decoder(MAX_PAYLOAD), []
+    decoder, said = Decoder(MAX_PAYLOAD, whole=whole), []
     for chunk in chunks:
         try:
             said.extend(decoder.feed(memoryview(chunk)))  # what came before an error counts
@@ -99,8 +115,10 @@ def cut(wire: bytes, cuts: list[int]) -> list[bytes]:
 @given(control_frames)
 def test_any_frame_comes_back(frame: Frame) -> None:
     wire = encode_frame(frame)
-    assert PREFIX.unpack_from(wire) == (len(wire) - 4, frame.TYPE, 0)
-    assert decode_frame(frame.TYPE, 0, wire[PREFIX.size :]) == frame
+    length, kind, flag = PREFIX.unpack_from(wire)
+    assert (length, kind) == (len(wire) - 4, frame.TYPE)
+    assert flag == (isinstance(frame, RequestPartition) and frame.credit is None)
+    assert decode_frame(kind, flag, wire[PREFIX.size :]) == frame
     assert len(wire) - 4 <= MAX_CONTROL_BYTES, "a frame that can be made can be received"
 
 
@@ -109,15 +127,16 @@ def test_any_frame_comes_back(frame: Frame) -> None:
 def test_any_frames_in_any_pieces_come_back(sent: list[Message], data: st.DataObject) -> None:
     wire = write(*sent)
     cuts = data.draw(st.lists(st.integers(0, len(wire)), max_size=30))
-    said, error = read(cut(wire, cuts))
-    assert error is None
-    assert assemble(said) == sent
+    for whole in (False, True):
+        said, error = read(cut(wire, cuts), whole=whole)
+        assert error is None
+        assert assemble(said) == sent
 
 
 # Any bytes -------------------------------------------------------------------------------------------------
 
 kinds = st.sampled_from([0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x30, 0x31, 0x32]) | st.integers(0, 255)
-flags = st.sampled_from([0, 1, 2, 4, 7]) | st.integers(0, 255)
+flags = st.sampled_from([0, 1, 2, 4, 8, 15]) | st.integers(0, 255)
 
 almost_frames = st.one_of(
     # a body of any content behind a prefix that fits it
@@ -147,9 +166,12 @@ def test_any_bytes_give_frames_or_a_remote_error_whole_or_in_pieces(wire: bytes,
     said, error = read([wire])
     assemble(said)
     for chunks in ([wire[at : at + 1] for at in range(len(wire))], cut(wire, cuts)):
-        in_pieces, same_error = read(chunks)
-        assert same_error == error
-        assert assemble(in_pieces) == assemble(said)
+        for whole in (False, True):
+            in_pieces, same_error = read(chunks, whole=whole)
+            assert same_error == error
+            assert assemble(in_pieces) == assemble(said)
+    at_once, same_error = read([wire], whole=True)
+    assert (assemble(at_once), same_error) == (assemble(said), error)
 
 
 @pytest.mark.spec("N8")
@@ -159,7 +181,7 @@ def test_any_body_gives_a_frame_or_a_remote_error(kind: int, flag: int, body: by
         frame = decode_frame(kind, flag, body)
     except RemoteProtocolError:
         return
-    assert encode_frame(frame)[PREFIX.size :] == body, "there is one way to write a frame"
+    assert encode_frame(frame)[4:] == bytes([kind, flag]) + body, "there is one way to write a frame"
 
 
 @pytest.mark.spec("N8")
@@ -180,25 +202,6 @@ def test_a_promise_is_not_memory(length: int, kind: int, flag: int) -> None:
 # Credit ----------------------------------------------------------------------------------------------------
 
 
-class Pipe:
-    """Bytes on their way, delivered a few at a time, and the decoder at their end."""
-
-    def __init__(self) -> None:
-        self._bytes = b""
-        self._decoder = Decoder(MAX_PAYLOAD)
-
-    def __bool__(self) -> bool:
-        return bool(self._bytes)
-
-    def send(self, frame: Frame, payload: bytes = b"") -> None:
-        self._bytes += encode_frame(frame) + payload
-
-    def deliver(self, count: int, receive: Callable[[Frame | Payload], None]) -> None:
-        now, self._bytes = self._bytes[:count], self._bytes[count:]
-        for one in self._decoder.feed(memoryview(now)):
-            receive(one)
-
-
 class CreditMachine(RuleBasedStateMachine):
     """A sender with a queue and a receiver with a few buffers; frames take their time both ways.
 
@@ -208,9 +211,9 @@ class CreditMachine(RuleBasedStateMachine):
 
     @initialize(exclusive=st.integers(0, 3), floating=st.integers(1, 4))
     def start(self, exclusive: int, floating: int) -> None:
-        self.total, self.free, self.in_use = exclusive + floating, floating, 0
+        self.total, self.free, self.in_use, self.unannounced = exclusive + floating, floating, 0, 0
         self.book, self.ledger = Book(exclusive), Ledger(exclusive)
-        self.down, self.up = Pipe(), Pipe()  # to the consumer; to the producer
+        self.down, self.up = Pipe(MAX_PAYLOAD), Pipe(MAX_PAYLOAD)  # to the consumer; to the producer
         self.queue: deque[bool] = deque()  # whether each waiting element is an event
         self.produced = self.arrived = 0  # elements
         self.sent = self.received = 0  # buffers
@@ -239,12 +242,7 @@ class CreditMachine(RuleBasedStateMachine):
             self.ledger.spend()
             self.sent += 1
         sequence = self.produced - len(self.queue) - 1
-        self.down.send(Data(1, sequence, self.backlog, size=3, event=event), b"...")
-
-    @precondition(lambda self: self.queue and not self.queue[0] and not self.ledger.available)
-    @rule()
-    def announce_backlog(self) -> None:
-        self.down.send(AnnounceBacklog(1, self.backlog))
+        self.down.put(Data(1, sequence, self.backlog, size=3, event=event), b"...")
 
     @precondition(lambda self: not self.ledger.available)
     @rule()
@@ -270,84 +268,67 @@ class CreditMachine(RuleBasedStateMachine):
         self.down.deliver(count, self.hear_data)
 
     def hear_data(self, one: Frame | Payload) -> None:
-        match one:
-            case Data(sequence=sequence, backlog=backlog, event=event):
-                assert sequence == self.arrived
-                self.arrived += 1
-                if event:
-                    self.book.backlog = backlog
-                else:
-                    self.book.receive(backlog)
-                    self.received += 1
-                    self.in_use += 1
-            case AnnounceBacklog(backlog=backlog):
-                self.book.backlog = backlog
+        if not isinstance(one, Data):
+            return
+        assert one.sequence == self.arrived
+        self.arrived += 1
+        if not one.event:
+            self.book.receive()
+            self.received += 1
+            self.in_use += 1
 
-    @precondition(lambda self: self.free and self.book.wanted)
+    @precondition(lambda self: self.free)
     @rule(at_most=st.integers(1, 4))
     def claim(self, at_most: int) -> None:
-        count = min(at_most, self.free, self.book.wanted)
-        self.book.reserve(count)
+        count = min(at_most, self.free)
         self.free -= count
+        self.unannounced += count
 
     @precondition(lambda self: self.in_use)
     @rule(stays=st.booleans())
     def consume(self, stays: bool) -> None:
         self.in_use -= 1
         if stays:
-            self.book.reserve()
+            self.unannounced += 1
         else:
             self.free += 1
 
-    @precondition(lambda self: self.book.unannounced)
-    @rule(at_most=st.integers(1, 4))
-    def give_up(self, at_most: int) -> None:
-        count = min(at_most, self.book.unannounced)
-        self.book.give_up(count)
-        self.free += count
-
+    @precondition(lambda self: self.unannounced)
     @rule()
-    def take_back_what_was_promised(self) -> None:
-        with pytest.raises(InvariantViolated):
-            self.book.give_up(self.book.unannounced + 1)
+    def give_up(self) -> None:
+        self.unannounced -= 1
+        self.free += 1
 
+    @precondition(lambda self: self.unannounced)
     @rule()
     def announce_credit(self) -> None:
-        credit = self.book.take_unannounced()
+        credit, self.unannounced = self.unannounced, 0
+        self.book.promise(credit)
         self.announced += credit
-        if credit:
-            self.up.send(AddCredit(1, AttemptId(2), credit))
+        self.up.put(AddCredit(1, AttemptId(2), credit))
 
     @precondition(lambda self: self.announced == self.received)
-    @rule(backlog=u32s)
-    def data_without_credit(self, backlog: int) -> None:
+    @rule()
+    def data_without_credit(self) -> None:
         """All that was ever announced is used up: whoever sends now does not keep to the rules."""
         with pytest.raises(RemoteProtocolError):
-            self.book.receive(backlog)
+            self.book.receive()
 
     # Always
 
     @invariant()
     def nobody_sends_more_than_was_granted(self) -> None:
         assert 0 <= self.received <= self.sent <= self.granted <= self.announced
-        assert self.ledger.sent == self.sent
-        assert self.ledger.granted == self.granted
+        assert [self.ledger.sent, self.ledger.granted] == [self.sent, self.granted]
+        assert [self.book.received, self.book.promised] == [self.received, self.announced]
         assert self.ledger.available == self.granted - self.sent >= 0
 
     @invariant()
     def every_credit_has_its_buffer(self) -> None:
         assert min(self.free, self.in_use, self.set_aside) >= 0
-        assert self.book.reserved == self.set_aside
-        assert self.book.credit_at_sender == self.announced - self.received
-        assert 0 <= self.book.credit_at_sender <= self.set_aside
-        assert self.book.unannounced == self.set_aside - self.book.credit_at_sender
+        assert self.book.outstanding == self.set_aside - self.unannounced
         on_its_way = (self.announced - self.granted) + (self.sent - self.received)
-        assert self.ledger.available + on_its_way <= self.set_aside
-
-    @invariant()
-    def it_wants_what_is_missing(self) -> None:
-        missing = self.book.backlog + self.book.exclusive - self.set_aside
-        assert self.book.wanted == max(0, missing)
+        assert self.ledger.available + on_its_way == self.book.outstanding
 
     def teardown(self) -> None:
         """With everybody doing their part, whatever is left arrives."""
@@ -356,14 +337,13 @@ class CreditMachine(RuleBasedStateMachine):
         for _ in range(2 * self.produced + 2):
             while self.queue and (self.queue[0] or self.ledger.available):
                 self.send()
-            if self.queue:
-                self.announce_backlog()
             self.down.deliver(10**9, self.hear_data)
             while self.in_use:
                 self.consume(stays=False)
-            if self.free and self.book.wanted:
+            if self.free:
                 self.claim(at_most=self.total)
-            self.announce_credit()
+            if self.unannounced:
+                self.announce_credit()
             self.up.deliver(10**9, self.hear_credit)
             self.nobody_sends_more_than_was_granted()
             self.every_credit_has_its_buffer()

@@ -3,18 +3,22 @@
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 import headgate.bench as package
 from headgate.bench import harness
+from headgate.bench._plot import Panel, Series
 from headgate.bench.harness import (
     Bench,
+    Case,
     Compared,
+    Contest,
     Report,
     Row,
+    Rows,
     Suite,
     find_suite,
     machine,
@@ -23,6 +27,7 @@ from headgate.bench.harness import (
     run_suite,
     suite,
     suites,
+    take_turns,
 )
 from headgate.errors import ConfigError
 
@@ -123,6 +128,86 @@ def test_repeats_are_those_asked_for():
     assert len(runs) == 5
     with pytest.raises(ConfigError, match="repeats = 0"):
         Bench(repeats=0)
+
+
+def test_all_go_once_before_any_goes_again():
+    order: list[str] = []
+    started: list[tuple[str, int]] = []
+    runs = {name: lambda name=name: order.append(name) or len(order) for name in "abc"}
+    found = take_turns(runs, 3, lambda name, turn: started.append((name, turn)))
+    assert "".join(order) == "abccbaabc"
+    assert found == {"a": [1, 6, 7], "b": [2, 5, 8], "c": [3, 4, 9]}
+    assert started == [(name, turn) for turn, part in enumerate(("abc", "cba", "abc")) for name in part]
+
+
+def test_a_case_is_made_of_medians_and_of_the_largest_baseline():
+    found = {"ours": [(9, 1), (4, 1), (6, 1)], "x": [(0, 1), (0, 3), (0, 2)], "y": [(0, 1), (0, 1), (0, 99)]}
+    common = {"unit": "s", "run": "ours", "figure": lambda one: one[0], "goal": 3.0}
+    row = Case(case="c", against="best", baseline=("x", "y"), baseline_figure=lambda one: one[1], **common).row(found)
+    assert (row.value, row.ratio, row.against, row.ok) == (6, 3.0, "best", True)
+    assert Case(case="c", **common).row(found).ratio is None
+    assert Case(case="c", against="itself", baseline=("ours",), **common).row(found).ratio == 1.0
+    assert Case(case="c", at_most=True, **common).row(found).ok is False
+    with pytest.raises(AssertionError, match="goes with a name"):
+        Case(case="c", against="nothing", **common)
+
+
+def _contest(order: list[str]) -> Contest[float]:
+    def panels(found: Mapping[str, Sequence[float]]) -> list[Panel]:
+        series = [Series(name=name, x=[0.0], y=[figures[-1]]) for name, figures in found.items()]
+        return [Panel(title="race", x_label="s", y_label="m", series=series)]
+
+    return Contest(
+        name="race",
+        runs={name: lambda name=name: order.append(name) or 1.0 for name in ("hare", "tortoise", "snail")},
+        cases=[
+            Case(case="race, hare", unit="m/s", run="hare", figure=float, against="snail", baseline=("snail",)),
+            Case(case="race, tortoise", unit="m/s", run="tortoise", figure=float),
+        ],
+        panels=panels,
+    )
+
+
+def test_a_contest_runs_what_was_asked_for_and_what_that_needs():
+    order: list[str] = []
+    told: list[tuple[str, int, int | None]] = []
+    bench = Bench(repeats=2, only=["HARE"], progress=lambda *call: told.append(call))
+    contest = _contest(order)
+    bench.expect(bench.steps(contest))
+    assert [row.case for row in bench.contest(contest)] == ["race, hare"]
+    assert order == ["hare", "snail", "snail", "hare"]
+    assert told == [
+        ("race, hare (1/2)", 0, 4),
+        ("race, snail (1/2)", 1, 4),
+        ("race, snail (2/2)", 2, 4),
+        ("race, hare (2/2)", 3, 4),
+    ]
+    assert [[one.name for one in panel.series] for panel in bench.panels] == [["hare", "snail"]]
+    assert list(Bench(only=["nobody"]).contest(contest)) == []
+    assert Bench(only=["nobody"]).steps(contest) == 0
+
+
+def test_a_contest_knows_all_its_runs():
+    with pytest.raises(AssertionError, match="needs a run that there is not"):
+        Contest(name="race", runs={}, cases=[Case(case="c", unit="s", run="hare", figure=float)])
+
+
+def test_a_choice_leaves_other_cases_unmeasured():
+    told: list[tuple[str, int, int | None]] = []
+    ran: list[str] = []
+
+    def cases(bench: Bench) -> Rows:
+        bench.expect(cases=4)
+        yield bench.measure("small", lambda: ran.append("small") or 1.0, unit="s")
+        yield bench.compare("large", lambda: ran.append("large") or 1.0, lambda: 1.0, unit="s", against="x")
+        yield bench.measure("large too", lambda: 1.0, unit="s")
+        yield Row(case="made by hand", value=1.0, unit="s")
+
+    bench = Bench(repeats=1, only=["large", "none"], progress=lambda *call: told.append(call))
+    report = run_suite(Suite("tiny", "Tiny.", cases), bench)
+    assert [row.case for row in report.rows] == ["large", "large too"]
+    assert ran == ["large"]
+    assert told == [("large", 0, 3), ("large too", 1, 3)]
 
 
 def test_two_cases_of_one_name_are_a_mistake():

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from headgate import __version__
-from headgate.bench import harness
+from headgate.bench import _plot, harness
+from headgate.bench._plot import Panel, Series
 from headgate.bench.harness import Bench, Row, Suite
 from headgate.cli import bench as cli_bench
 from headgate.cli import main
@@ -32,6 +33,15 @@ def _tiny(bench: Bench) -> Iterator[Row]:
     yield bench.compare("bad", lambda: 1.0, lambda: 2.0, unit="records/s", against="a list", goal=3.0)
 
 
+def _drawn(bench: Bench) -> Iterator[Row | None]:
+    yield bench.measure("plain", lambda: 1.0, unit="s")
+    row = bench.measure("drawn", lambda: 1.0, unit="s")
+    if row is not None:
+        series = [Series(name="drawn", x=[0.0, 1.0], y=[1.0, 2.0])]
+        bench.panels.append(Panel(title="drawn", x_label="s", y_label="m", series=series))
+    yield row
+
+
 def _interrupted(bench: Bench) -> Iterator[Row]:
     raise KeyboardInterrupt
     yield
@@ -47,6 +57,7 @@ def tiny_suites(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {
         "tiny": Suite("tiny", "A tiny suite.", _tiny),
         "good": Suite("good", "All goals met.", lambda bench: list(_tiny(bench))[:1]),
+        "drawn": Suite("drawn", "Has a chart.", _drawn, charts=True),
         "interrupted": Suite("interrupted", "Ctrl-C.", _interrupted),
         "failing": Suite("failing", "Fails.", _failing),
     }
@@ -113,9 +124,13 @@ def test_config_filters_by_section_key_or_part(wanted: list[str], keys: list[str
         (["config", "--set", "memory.segment_size"], "write it as KEY=VALUE"),
         (["config", "nonesuch"], "no setting matches 'nonesuch'"),
         (["config", "--file", "absent.toml"], "absent.toml: No such file"),
-        (["bench", "nonesuch"], "unknown bench suite 'nonesuch': known are failing, good, interrupted, tiny"),
-        (["bench"], "name a bench suite to run: known are failing, good, interrupted, tiny"),
+        (["bench", "nonesuch"], "unknown bench suite 'nonesuch': known are drawn, failing, good, interrupted, tiny"),
+        (["bench"], "name a bench suite to run: known are drawn, failing, good, interrupted, tiny"),
         (["bench", "failing"], "connection reset (127.0.0.1:1)"),
+        (["bench", "tiny", "good", "--case", "best", "--case", "worst"], "no case of tiny, good has 'best' or 'worst'"),
+        (["bench", "drawn", "tiny", "--plot", "a.svg"], "suite tiny has no chart; those with one are drawn"),
+        (["bench", "drawn", "--plot", "a.jpeg"], "the name must end in .svg or .png"),
+        (["bench", "drawn", "--plot", "absent/a.svg"], "there is no directory"),
     ],
 )
 def test_an_error_is_one_line_on_stderr_and_code_2(arguments: list[str], said: str, capsys: Captured):
@@ -177,6 +192,37 @@ def test_check_fails_on_a_missed_goal_only(capsys: Captured):
     captured = capsys.readouterr()
     assert "missed 1 goal: tiny: bad" in captured.err
     json.loads(captured.out.splitlines()[-1])
+
+
+def test_bench_runs_the_cases_that_were_asked_for(capsys: Captured):
+    assert main(["bench", "tiny", "good", "drawn", "--case", "BAD", "--case", "plai", "--json", "--check"]) == 1
+    captured = capsys.readouterr()
+    reports = [json.loads(line) for line in captured.out.splitlines()]
+    assert [[one["suite"], *(row["case"] for row in one["rows"])] for one in reports] == [
+        ["tiny", "bad"],
+        ["drawn", "plain"],
+    ]
+    assert "missed 1 goal: tiny: bad" in captured.err
+
+
+def test_bench_draws_what_was_measured(capsys: Captured, tmp_path: Path):
+    assert main(["bench", "drawn", "--plot", "a.svg"]) == 0
+    assert (tmp_path / "a.svg").read_text(encoding="utf-8").count("drawn") >= 1
+    assert main(["bench", "drawn", "--case", "plain", "--plot", "b.png"]) == 2
+    captured = capsys.readouterr()
+    assert "none of the cases that were run has a chart" in captured.err
+    assert "plain" in captured.out
+    assert not (tmp_path / "b.png").exists()
+
+
+def test_a_chart_without_matplotlib_is_refused_before_anything_is_measured(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(_plot, "find_spec", lambda name: None)
+    assert main(["bench", "drawn", "--plot", "a.svg"]) == 2
+    captured = capsys.readouterr()
+    assert "matplotlib, which is not installed: pip install 'headgate[bench]'" in captured.err
+    assert captured.out == ""
 
 
 class _Terminal(io.StringIO):

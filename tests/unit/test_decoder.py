@@ -29,6 +29,7 @@ MESSAGES = [
     (Data(1, 0, 5, size=len(PAYLOAD)), PAYLOAD),
     (Data(1, 1, 4, size=len(PAYLOAD), compressed=True, checksum=7), PAYLOAD),
     (Data(1, 2, 3, size=0, event=True), b""),
+    (Data(1, 4, 3, size=2, skew=63, event=True, last=True, checksum=9), b"xy"),
     (Data(1, 3, 3, size=1, checksum=7), b"x"),
 ]
 
@@ -126,7 +127,9 @@ def test_a_payload_of_no_bytes_is_one_piece(checksum):
     one, frame = decoder(), Data(1, 2, 3, size=0, checksum=checksum)
     fed = bytearray(encode_frame(frame))
     said = list(one.feed(memoryview(fed)))
-    assert said == [frame, Payload(memoryview(b""), last=True)]
+    assert said[0] == frame
+    assert (bytes(said[1].data), said[1].last) == (b"", True)
+    assert len(said) == 2
     assert said[1].data.obj is fed
     assert one.idle
 
@@ -154,7 +157,7 @@ def test_what_was_fed_is_let_go():
 
 # Refusals --------------------------------------------------------------------------------------------------
 
-CAP = 2 + 16 + MAX_PAYLOAD
+CAP = 2 + 17 + MAX_PAYLOAD
 
 
 @pytest.mark.spec("N8")
@@ -174,7 +177,7 @@ def test_an_impossible_length_is_refused_from_its_four_bytes(length):
 
 
 @pytest.mark.spec("N8")
-@pytest.mark.parametrize(("flags", "length"), [*((0, n) for n in range(2, 14)), *((4, n) for n in range(2, 18))])
+@pytest.mark.parametrize(("flags", "length"), [*((0, n) for n in range(2, 15)), *((4, n) for n in range(2, 19))])
 def test_data_shorter_than_its_head_is_refused_from_its_prefix(flags, length):
     one = decoder()
     assert f"data in a frame of {length} bytes" in refuse(one, PREFIX.pack(length, Data.TYPE, flags) + bytes(100))
@@ -197,7 +200,7 @@ def test_small_payloads_make_no_small_frames():
     assert feed(decoder(16), encode_frame(frame)) == [frame]
     one = decoder(16)
     wire = encode_frame(Data(1, 2, 3, size=17, checksum=7))
-    assert "data in a frame of 35 bytes: its payload's limit is 16" in refuse(one, wire)
+    assert "data in a frame of 36 bytes: its payload's limit is 16" in refuse(one, wire)
     assert len(one._head) == PREFIX.size
 
 
@@ -211,7 +214,11 @@ def test_a_payload_over_the_limit_is_refused(checksum):
 BAD = {
     "unknown type": PREFIX.pack(2, 0x99, 0),
     "reserved flags": PREFIX.pack(2, KeepAlive.TYPE, 1),
-    "reserved flags of data": PREFIX.pack(14, Data.TYPE, 8) + bytes(12),
+    "reserved flags of data": PREFIX.pack(15, Data.TYPE, 16) + bytes(13),
+    "a place beyond the alignment": PREFIX.pack(15, Data.TYPE, 0) + bytes(12) + b"\x40",
+    "an absurd backlog": PREFIX.pack(15, Data.TYPE, 0) + bytes(8) + struct.pack("<IB", 2**20 + 1, 0),
+    "an absurd backlog of an event": PREFIX.pack(15, Data.TYPE, 1) + bytes(8) + struct.pack("<IB", 2**32 - 1, 0),
+    "an uncredited request with credit": PREFIX.pack(33, 0x10, 1) + bytes(24) + b"\x01" + bytes(6),
     "bad body": PREFIX.pack(5, KeepAlive.TYPE, 0) + b"abc",
     "no credit": PREFIX.pack(14, AddCredit.TYPE, 0) + bytes(12),
     "over-long text": PREFIX.pack(2 + 6 + 1025, ReportError.TYPE, 0) + bytes(6) + b"x" * 1025,
@@ -296,3 +303,129 @@ def test_decoders_know_nothing_of_each_other():
     assert feed(other, wire[:5]) == []
     assert feed(decoder(), encode_frame(KeepAlive())) == [KeepAlive()]
     assert feed(other, wire[5:]) == [AnnounceBacklog(1, 2)]
+
+
+# Where it stands -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("N5")
+@pytest.mark.parametrize("stop_after", range(2 * len(MESSAGES) - len(CONTROL_FRAMES)))
+def test_who_stops_in_the_middle_goes_on_from_the_position(stop_after):
+    """A receiver without a buffer stops reading; what it was fed and has not looked at is fed again, later."""
+    wire = write(*MESSAGES)
+    one, said, rest = decoder(), [], memoryview(wire)
+    for at, part in enumerate(one.feed(rest)):
+        said.append(part)
+        if at == stop_after:
+            break
+    said += one.feed(rest[one.position :])
+    assert assemble(said) == MESSAGES
+    assert one.idle
+
+
+def test_the_position_is_behind_what_was_yielded():
+    head, wire = encode_frame(Data(1, 2, 3, size=5)), encode_frame(KeepAlive())
+    one, whole = decoder(), head + b"hello" + wire
+    assert [one.position for _ in one.feed(memoryview(whole))] == [len(head), len(head) + 5, len(whole)]
+    assert [one.position for _ in one.feed(memoryview(head + b"he"))] == [len(head), len(head) + 2]
+    assert [one.position for _ in one.feed(memoryview(b"llo" + wire))] == [3, 3 + len(wire)]
+
+
+# Whole frames ----------------------------------------------------------------------------------------------
+
+
+def whole_decoder(max_payload_bytes: int = MAX_PAYLOAD) -> Decoder:
+    return Decoder(max_payload_bytes, whole=True)
+
+
+@pytest.mark.spec("N6")
+def test_plain_data_that_came_at_once_is_one_piece_and_not_copied():
+    frames = [(Data(1, 2, 3, size=4, skew=5), b"abcd"), (Data(6, 7, 2**20, size=0, skew=63), b"")]
+    fed = bytearray(write(*frames))
+    one = whole_decoder()
+    said = list(one.feed(memoryview(fed)))
+    assert [part[:4] for part in said] == [(1, 2, 3, 5), (6, 7, 2**20, 63)]
+    assert [bytes(part[4]) for part in said] == [b"abcd", b""]
+    assert all(part[4].obj is fed for part in said)
+    assert one.idle
+    assert one.position == len(fed)
+
+
+@pytest.mark.spec("N6")
+def test_who_did_not_ask_for_whole_frames_gets_none():
+    said = feed(decoder(), write((Data(1, 2, 3, size=4), b"abcd")))
+    assert [type(part) for part in said] == [Data, Payload]
+
+
+@pytest.mark.spec("N1", "N6")
+@pytest.mark.parametrize(
+    "frame",
+    [
+        Data(1, 2, 3, size=4, event=True),
+        Data(1, 2, 3, size=4, compressed=True),
+        Data(1, 2, 3, size=4, event=True, last=True),
+        Data(1, 2, 3, size=4, checksum=5),
+    ],
+    ids=repr,
+)
+def test_data_with_flags_comes_step_by_step(frame):
+    said = feed(whole_decoder(), write((frame, b"abcd")))
+    assert [type(part) for part in said] == [Data, Payload]
+    assert assemble(said) == [(frame, b"abcd")]
+
+
+@pytest.mark.spec("N1", "N6")
+@pytest.mark.parametrize(
+    "message", [*MESSAGES, (Data(1, 2, 3, size=4, skew=5), b"abcd")], ids=lambda one: repr(one)[:60]
+)
+def test_cut_anywhere_it_comes_all_the_same(message):
+    wire = write(message, (KeepAlive(), b""), message)
+    expected = [message, (KeepAlive(), b""), message]
+    for cut in range(len(wire) + 1):
+        one = whole_decoder()
+        assert assemble(feed(one, wire[:cut], wire[cut:])) == expected, f"cut after {cut} bytes"
+        assert one.idle
+
+
+@pytest.mark.spec("N5")
+@pytest.mark.parametrize("stop_after", range(2 * len(MESSAGES) - len(CONTROL_FRAMES) - 1))
+def test_the_position_is_behind_a_whole_frame(stop_after):
+    wire = write(*MESSAGES)
+    one, said, rest = whole_decoder(), [], memoryview(wire)
+    for at, part in enumerate(one.feed(rest)):
+        said.append(part)
+        if at == stop_after:
+            break
+    said += one.feed(rest[one.position :])
+    assert assemble(said) == MESSAGES
+
+
+@pytest.mark.spec("N8")
+@pytest.mark.parametrize("wire", BAD.values(), ids=BAD)
+def test_what_is_no_frame_is_refused_with_the_same_words(wire):
+    for before in (b"", encode_frame(AddCredit(1, 2, 3)), write((Data(1, 2, 3, size=4), b"abcd"))):
+        with pytest.raises(RemoteProtocolError) as caught:
+            feed(whole_decoder(), before + wire + bytes(100))
+        assert str(caught.value) == refuse(decoder(), wire + bytes(100))
+
+
+@pytest.mark.spec("N8")
+@pytest.mark.parametrize(
+    "wire",
+    [
+        encode_frame(Data(1, 2, 3, size=MAX_PAYLOAD + 1)) + bytes(MAX_PAYLOAD + 1),
+        PREFIX.pack(14, Data.TYPE, 0) + bytes(30),
+        PREFIX.pack(2, Data.TYPE, 0) + bytes(30),
+        PREFIX.pack(2**32 - 1, Data.TYPE, 0) + bytes(30),
+        PREFIX.pack(13, AddCredit.TYPE, 0) + struct.pack("<III", 1, 2, 3),
+        PREFIX.pack(15, AddCredit.TYPE, 0) + struct.pack("<IIIB", 1, 2, 3, 0),
+        PREFIX.pack(14, AddCredit.TYPE, 1) + struct.pack("<III", 1, 2, 3),
+        PREFIX.pack(14, AddCredit.TYPE, 0) + struct.pack("<III", 1, 2, 0),
+        PREFIX.pack(14, AddCredit.TYPE, 0) + struct.pack("<III", 1, 2, 2**17 + 1),
+    ],
+    ids=lambda wire: wire[:18].hex(" "),
+)
+def test_whole_or_not_the_limits_are_the_same(wire):
+    with pytest.raises(RemoteProtocolError) as caught:
+        feed(whole_decoder(), wire)
+    assert str(caught.value) == refuse(decoder(), wire)

@@ -33,6 +33,7 @@ from headgate.record.element import (
     encode_batch,
     encode_element,
     encode_event,
+    event_name,
 )
 from headgate.record.peer import AuthenticatedPeer
 from headgate.record.pickled import PickleSerializer
@@ -256,3 +257,20 @@ def test_any_bytes_are_an_event_or_corrupt(data):
 def test_hostile_events_are_corrupt_or_harmless(data):
     with contextlib.suppress(CorruptStream):
         decode_event(data, WHERE)
+
+
+@pytest.mark.spec("K4")
+@pytest.mark.parametrize(
+    ("event", "name"),
+    [
+        (EndOfPartition(), "end-of-partition"),
+        (EndOfSuperstep(), "end-of-superstep"),
+        (CheckpointBarrier(1, 0), "checkpoint-barrier"),
+        (UserEvent("reload", b"rules-v2"), "reload"),
+        (UserEvent(""), ""),
+    ],
+    ids=repr,
+)
+def test_an_event_has_a_name_to_be_dispatched_by(event, name):
+    assert event_name(event) == name
+    assert event_name(decode_event(encode_event(event), WHERE)) == name, "the same at both ends"

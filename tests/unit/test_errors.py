@@ -5,7 +5,15 @@ import inspect
 import pytest
 
 from headgate import errors
-from headgate.errors import HeadgateError, ProducerFailed, TransportError, UserCodeError, error_class
+from headgate.errors import (
+    CorruptStream,
+    HeadgateError,
+    ProducerFailed,
+    TransportError,
+    UserCodeError,
+    error_class,
+    error_from_wire,
+)
 
 CLASSES = [cls for _, cls in inspect.getmembers(errors, inspect.isclass)]
 
@@ -30,6 +38,7 @@ WIRE_CODES = {
     17: "SpillError",
     18: "SelectorError",
     19: "UnstableKey",
+    20: "ChecksumMismatch",
 }
 
 
@@ -55,7 +64,7 @@ def test_an_unknown_code_is_the_root(code: int) -> None:
 
 
 def test_every_error_is_public() -> None:
-    assert {cls.__name__ for cls in CLASSES} | {"error_class"} == set(errors.__all__)
+    assert {cls.__name__ for cls in CLASSES} | {"error_class", "error_from_wire"} == set(errors.__all__)
 
 
 def test_errors_say_where() -> None:
@@ -73,3 +82,36 @@ def test_a_failed_producer_carries_its_cause() -> None:
     assert failed.cause is cause
     assert failed.__cause__ is cause, "so that the traceback shows it"
     assert ProducerFailed("map failed").cause is None
+
+
+@pytest.mark.spec("G8")
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_any_error_comes_back_from_the_wire_as_its_class_with_the_text_as_it_was_sent(cls: type[HeadgateError]) -> None:
+    """The text is whole already: what a class adds to it was added where it was raised."""
+    text = "map, subtask 3: division by zero (10.0.0.1:7077)"
+    again = error_from_wire(cls.code, text)
+    assert type(again) is cls
+    assert str(again) == text
+    assert again.args == (text,)
+    with pytest.raises(cls, match="division by zero"):
+        raise again
+
+
+@pytest.mark.spec("G8")
+def test_what_the_wire_does_not_say_has_a_default() -> None:
+    assert error_from_wire(TransportError.code, "reset").peer == "unknown peer"
+    failed = error_from_wire(UserCodeError.code, "x")
+    assert (failed.operator, failed.subtask) == ("unknown operator", -1)
+    assert error_from_wire(ProducerFailed.code, "x").cause is None
+
+
+@pytest.mark.parametrize("code", [0, 999, 0xFFFF])
+def test_a_code_of_a_later_version_is_the_root_with_its_text(code: int) -> None:
+    again = error_from_wire(code, "what is this")
+    assert type(again) is HeadgateError
+    assert str(again) == "what is this"
+
+
+def test_a_wrong_checksum_is_a_corrupt_stream() -> None:
+    with pytest.raises(CorruptStream):
+        raise error_from_wire(20, "receiver 3: not what was sent")

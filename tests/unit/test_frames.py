@@ -23,8 +23,14 @@ from headgate.wire import (
     decode_frame,
     encode_frame,
 )
-from headgate.wire.codec import PREFIX, data_head_bytes, decode_data
-from headgate.wire.frames import MAX_CREDIT, MAX_ERROR_TEXT_BYTES, MAX_TASK_EVENT_BYTES
+from headgate.wire.codec import PREFIX, data_head_bytes, decode_data, encode_credit, encode_data_head
+from headgate.wire.frames import (
+    ALIGNMENT,
+    MAX_BACKLOG,
+    MAX_CREDIT,
+    MAX_ERROR_TEXT_BYTES,
+    MAX_TASK_EVENT_BYTES,
+)
 
 U32 = 2**32 - 1
 KINDS = typing.get_args(Frame)
@@ -60,8 +66,9 @@ def test_a_frame_comes_back_equal_and_of_its_type(frame):
 @pytest.mark.parametrize("checksum", [None, 0, U32])
 @pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("event", [False, True])
-def test_data_comes_back_with_its_flags(event, compressed, checksum):
-    frame = Data(1, 2, 3, size=4, event=event, compressed=compressed, checksum=checksum)
+@pytest.mark.parametrize("last", [False, True])
+def test_data_comes_back_with_its_flags(last, event, compressed, checksum):
+    frame = Data(1, 2, 3, size=4, skew=5, event=event, compressed=compressed, last=last, checksum=checksum)
     wire = encode_frame(frame)
     length, kind, flags = PREFIX.unpack_from(wire)
     assert kind == Data.TYPE
@@ -73,8 +80,8 @@ def test_data_comes_back_with_its_flags(event, compressed, checksum):
 def test_a_body_may_be_a_view():
     wire = encode_frame(request())
     assert decode_frame(RequestPartition.TYPE, 0, memoryview(wire)[PREFIX.size :]) == request()
-    wire = encode_frame(Data(1, 2, 3, size=4, checksum=5))
-    assert decode_data(4, memoryview(wire)[PREFIX.size :], 2 + 16 + 4) == Data(1, 2, 3, size=4, checksum=5)
+    wire = encode_frame(Data(1, 2, 3, size=4, skew=6, checksum=5))
+    assert decode_data(4, memoryview(wire)[PREFIX.size :], 2 + 17 + 4) == Data(1, 2, 3, size=4, skew=6, checksum=5)
 
 
 def test_every_kind_has_a_type_of_its_own():
@@ -93,6 +100,7 @@ def test_a_frame_does_not_change(frame):
 AT_THE_LIMIT = [
     request(credit=0),
     request(credit=MAX_CREDIT),
+    request(credit=None),
     request(U32 - 1, "x" * 255, U32, U32, U32, U32, U32),
     request(job=""),
     request(job="é" * 127),
@@ -100,7 +108,8 @@ AT_THE_LIMIT = [
     AddCredit(U32, U32, MAX_CREDIT),
     CancelRequest(U32, U32),
     SendTaskEvent(U32, U32, bytes(MAX_TASK_EVENT_BYTES)),
-    AnnounceBacklog(U32, U32),
+    AnnounceBacklog(U32, MAX_BACKLOG),
+    AnnounceBacklog(0, 0),
     ReportError(CONNECTION, 0xFFFF, "x" * MAX_ERROR_TEXT_BYTES),
     ReportError(0, 0, "é" * (MAX_ERROR_TEXT_BYTES // 2)),
 ]
@@ -115,16 +124,22 @@ def test_at_its_limit_a_frame_is_sent(frame):
 PARTITION = numbers(1, 2, 3, 4, 5, 6)
 
 OVER_THE_LIMIT = [
-    ("no credit", lambda: AddCredit(1, 2, 0), "a credit of 0", 0x11, numbers(1, 2, 0)),
-    ("negative credit", lambda: AddCredit(1, 2, -1), "a credit of -1", 0x11, struct.pack("<IIi", 1, 2, -1)),
+    ("no credit", lambda: encode_frame(AddCredit(1, 2, 0)), "a credit of 0", 0x11, numbers(1, 2, 0)),
+    (
+        "negative credit",
+        lambda: encode_frame(AddCredit(1, 2, -1)),
+        "a credit of -1",
+        0x11,
+        struct.pack("<IIi", 1, 2, -1),
+    ),
     (
         "too much credit",
-        lambda: AddCredit(1, 2, MAX_CREDIT + 1),
-        "a credit of 1000001",
+        lambda: encode_frame(AddCredit(1, 2, MAX_CREDIT + 1)),
+        "a credit of 131073",
         0x11,
         numbers(1, 2, MAX_CREDIT + 1),
     ),
-    ("all the credit", lambda: AddCredit(1, 2, U32), "a credit of 4294967295", 0x11, numbers(1, 2, U32)),
+    ("all the credit", lambda: encode_frame(AddCredit(1, 2, U32)), "a credit of 4294967295", 0x11, numbers(1, 2, U32)),
     (
         "negative initial credit",
         lambda: request(credit=-1),
@@ -135,7 +150,7 @@ OVER_THE_LIMIT = [
     (
         "too much initial credit",
         lambda: request(credit=MAX_CREDIT + 1),
-        "an initial credit of 1000001",
+        "an initial credit of 131073",
         0x10,
         PARTITION + numbers(MAX_CREDIT + 1) + b"\x03etl",
     ),
@@ -174,12 +189,19 @@ OVER_THE_LIMIT = [
         0x13,
         numbers(1, 2) + bytes(4097),
     ),
+    (
+        "backlog",
+        lambda: AnnounceBacklog(1, MAX_BACKLOG + 1),
+        "a backlog of 1048577",
+        0x21,
+        numbers(1, MAX_BACKLOG + 1),
+    ),
 ]
 
 
 @pytest.mark.spec("N1")
 @pytest.mark.parametrize(("make", "text"), [one[1:3] for one in OVER_THE_LIMIT], ids=[one[0] for one in OVER_THE_LIMIT])
-def test_over_its_limit_a_frame_cannot_be_made(make, text):
+def test_over_its_limit_a_frame_cannot_be_made_or_not_written(make, text):
     with pytest.raises(LocalProtocolError, match=text):
         make()
 
@@ -193,20 +215,12 @@ def test_over_its_limit_a_frame_of_a_peer_is_refused(kind, body):
 
 U32_FIELDS = [
     *((request, field) for field in ("receiver", "attempt", "vertex", "output", "subtask", "subpartition")),
-    *(
-        (lambda **one: AddCredit(**{"receiver": 1, "attempt": 2, "credit": 3} | one), f)
-        for f in ("receiver", "attempt")
-    ),
     *((lambda **one: CancelRequest(**{"receiver": 1, "attempt": 2} | one), f) for f in ("receiver", "attempt")),
     *(
         (lambda **one: SendTaskEvent(**{"receiver": 1, "attempt": 2, "event": b""} | one), f)
         for f in ("receiver", "attempt")
     ),
-    *(
-        (lambda **one: Data(**{"receiver": 1, "sequence": 2, "backlog": 3, "size": 4} | one), f)
-        for f in ("receiver", "sequence", "backlog", "size", "checksum")
-    ),
-    *((lambda **one: AnnounceBacklog(**{"receiver": 1, "backlog": 2} | one), f) for f in ("receiver", "backlog")),
+    (lambda **one: AnnounceBacklog(**{"receiver": 1, "backlog": 2} | one), "receiver"),
     (lambda **one: ReportError(**{"receiver": 1, "code": 4, "text": ""} | one), "receiver"),
 ]
 
@@ -233,12 +247,50 @@ def test_a_text_that_has_no_utf8_cannot_be_made(make):
         make()
 
 
-def test_data_that_was_made_can_be_written():
-    try:
-        frame = Data(1, 2, 3, size=U32)
-    except LocalProtocolError:
-        return
-    encode_frame(frame)
+@pytest.mark.spec("N1")
+@pytest.mark.parametrize("number", [-1, U32 + 1, 2**64])
+@pytest.mark.parametrize("field", ["receiver", "sequence", "backlog", "size", "skew", "checksum"])
+def test_a_number_that_does_not_fit_its_field_of_data_cannot_be_written(field, number):
+    """`Data` and `AddCredit` are checked when they are written: there is one for every buffer."""
+    right = {"receiver": 1, "sequence": 2, "backlog": 3, "size": 4, "skew": 5}
+    encode_frame(Data(**right | {field: 0}))
+    with pytest.raises(LocalProtocolError):
+        encode_frame(Data(**right | {field: number}))
+
+
+@pytest.mark.spec("N1")
+@pytest.mark.parametrize("number", [-1, U32 + 1, 2**64])
+@pytest.mark.parametrize("field", ["receiver", "attempt", "credit"])
+def test_a_number_that_does_not_fit_its_field_of_credit_cannot_be_written(field, number):
+    right = {"receiver": 1, "attempt": 2, "credit": 3}
+    with pytest.raises(LocalProtocolError):
+        encode_frame(AddCredit(**right | {field: number}))
+    with pytest.raises(LocalProtocolError):
+        encode_credit(**right | {field: number})
+
+
+@pytest.mark.spec("N1")
+@pytest.mark.parametrize("skew", [ALIGNMENT, 255])
+def test_a_place_that_is_none_modulo_the_alignment_cannot_be_written(skew):
+    encode_frame(Data(1, 2, 3, size=4, skew=ALIGNMENT - 1))
+    with pytest.raises(LocalProtocolError, match=f"a payload of 4 bytes at {skew}"):
+        encode_frame(Data(1, 2, 3, size=4, skew=skew))
+
+
+@pytest.mark.parametrize("checksum", [None, 7])
+@pytest.mark.parametrize("size", [0xFFFF_FF01, U32])
+def test_a_payload_whose_frame_would_have_no_length_cannot_be_written(size, checksum):
+    wire = encode_frame(Data(1, 2, 3, size=0xFFFF_FF00, checksum=checksum))
+    assert PREFIX.unpack_from(wire)[0] == len(wire) - 4 + 0xFFFF_FF00
+    with pytest.raises(LocalProtocolError, match=f"a payload of {size} bytes"):
+        encode_frame(Data(1, 2, 3, size=size, checksum=checksum))
+
+
+def test_the_head_of_data_may_be_written_from_plain_numbers():
+    for flags in (0, 1, 2, 3, 8, 9):
+        for checksum in (None, 0, 7):
+            frame = Data(1, 2, 3, 4, 5, bool(flags & 1), bool(flags & 2), bool(flags & 8), checksum)
+            assert encode_data_head(1, 2, 3, 4, 5, flags, checksum) == encode_frame(frame)
 
 
 # What a peer sends wrong -----------------------------------------------------------------------------------
@@ -256,19 +308,45 @@ def test_an_unknown_type_is_refused(flags, body):
 
 @pytest.mark.spec("N8")
 @pytest.mark.parametrize("frame", CONTROL_FRAMES, ids=by_type)
-def test_every_flag_is_reserved_but_those_of_data(frame):
+def test_every_flag_is_reserved_but_those_of_data_and_one_of_the_request(frame):
     body = encode_frame(frame)[PREFIX.size :]
-    for flags in range(1, 256):
+    for flags in range(2 if isinstance(frame, RequestPartition) else 1, 256):
         with pytest.raises(RemoteProtocolError) as caught:
             decode_frame(frame.TYPE, flags, body)
         assert str(caught.value) == f"frame type {frame.TYPE:#04x} with reserved flags {flags:#04x}"
 
 
 @pytest.mark.spec("N8")
-def test_data_has_three_flags():
-    for flags in range(8, 256):
+def test_a_request_without_credit_names_none():
+    """The flag says that there is no credit; a number beside it would be a second way to say something else."""
+    body = encode_frame(request(credit=None))[PREFIX.size :]
+    assert body[24:28] == bytes(4)
+    assert decode_frame(RequestPartition.TYPE, 1, body) == request(credit=None)
+    assert decode_frame(RequestPartition.TYPE, 0, body) == request(credit=0)
+    with pytest.raises(RemoteProtocolError, match="a credit of 7 where there should be none"):
+        decode_frame(RequestPartition.TYPE, 1, encode_frame(request(credit=7))[PREFIX.size :])
+    for wrong in (b"", body[:-1], body + b"x"):
+        with pytest.raises(RemoteProtocolError, match="bad body of frame type 0x10"):
+            decode_frame(RequestPartition.TYPE, 1, wrong)
+
+
+@pytest.mark.spec("N8")
+def test_data_has_four_flags():
+    for flags in range(16, 256):
         with pytest.raises(RemoteProtocolError, match=f"data with reserved flags {flags:#04x}$"):
-            decode_data(flags, bytes(16), 2 + 16)
+            decode_data(flags, bytes(17), 2 + 17)
+
+
+@pytest.mark.spec("N8")
+@pytest.mark.parametrize(
+    ("skew", "backlog"), [(ALIGNMENT, 0), (255, 0), (0, MAX_BACKLOG + 1), (0, U32), (ALIGNMENT, U32)]
+)
+def test_data_with_an_absurd_place_or_backlog_is_refused(skew, backlog):
+    head = struct.pack("<IIIB", 1, 2, backlog, skew)
+    with pytest.raises(RemoteProtocolError, match=f"a skew of {skew} and a backlog of {backlog}"):
+        decode_data(0, head, 2 + 13)
+    at_the_limit = struct.pack("<IIIB", 1, 2, MAX_BACKLOG, ALIGNMENT - 1)
+    assert decode_data(0, at_the_limit, 2 + 13) == Data(1, 2, MAX_BACKLOG, 0, ALIGNMENT - 1)
 
 
 EXACT = [frame for frame in CONTROL_FRAMES if not isinstance(frame, SendTaskEvent | ReportError)]
@@ -322,18 +400,20 @@ def test_invalid_utf8_is_refused(text):
 
 @pytest.mark.spec("N8")
 def test_the_refusal_says_what_was_wrong():
-    with pytest.raises(RemoteProtocolError, match="bad body of frame type 0x11: a credit of 0") as caught:
+    with pytest.raises(RemoteProtocolError, match="bad body of frame type 0x11: a credit of 0"):
         decode_frame(AddCredit.TYPE, 0, numbers(1, 2, 0))
+    with pytest.raises(RemoteProtocolError, match="bad body of frame type 0x21: a backlog of 4294967295") as caught:
+        decode_frame(AnnounceBacklog.TYPE, 0, numbers(1, U32))
     assert isinstance(caught.value.__cause__, LocalProtocolError)
 
 
 def test_data_is_not_read_without_its_length():
     with pytest.raises(RemoteProtocolError, match="unknown frame type 0x20"):
-        decode_frame(Data.TYPE, 0, bytes(12))
+        decode_frame(Data.TYPE, 0, bytes(13))
 
 
 @pytest.mark.spec("N8")
-@pytest.mark.parametrize(("flags", "head", "length"), [(0, 11, 14), (4, 12, 18), (0, 12, 13), (4, 16, 17)])
+@pytest.mark.parametrize(("flags", "head", "length"), [(0, 12, 15), (4, 13, 19), (0, 13, 14), (4, 17, 18), (4, 16, 19)])
 def test_a_head_of_data_that_is_too_short_is_refused(flags, head, length):
     with pytest.raises(RemoteProtocolError):
         decode_data(flags, bytes(head), length)

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 from tests.support import HookedSync, Thread, partition_id, values_of
+from tests.support_remote import Remote
 
 from headgate.buffer import Answer, Arena, NetworkPool
 from headgate.clock import ManualClock
@@ -14,7 +15,8 @@ from headgate.ids import SubpartitionIndex
 from headgate.input import Backoff, ChannelState, InputGate, LocalSource, RecordReader, UnionGate
 from headgate.meters import TaskState, TaskTimer
 from headgate.output import Forward, PartitionRegistry, PartitionType, RecordWriter, ResultPartition
-from headgate.record import BytesSerializer, EndOfPartition
+from headgate.record import BytesSerializer, EndOfPartition, UserEvent
+from headgate.record.element import encode_event
 from headgate.sync import ThreadSync
 
 MS = 1_000_000
@@ -596,3 +598,121 @@ def test_one_producer_s_failure_does_not_swallow_another_s_wake_up(united):
                 pool.recycle_locked(segment, 0)
         assert got, "the buffer was freed"
         assert waiting.woken == 1
+
+
+# Events against the stream, and the pool of remote channels.
+
+
+@pytest.mark.spec("K4")
+def test_an_event_goes_back_to_the_task_that_produces():
+    with Inputs(2) as inputs:
+        gate = inputs.gate(0, 1)
+        heard = {0: [], 1: []}
+        for i, events in heard.items():
+            inputs.registry.subscribe(partition_id(i), "reload", events.append)
+        gate.send_task_event(1, UserEvent("reload", b"rules"))
+        gate.send_task_event(1, UserEvent("nobody listens"))
+        assert heard == {0: [], 1: [UserEvent("reload", b"rules")]}
+
+
+@pytest.mark.spec("K4")
+def test_an_event_needs_a_producer_that_is_known():
+    with Inputs(1) as inputs:
+        gate = inputs.gate(0, connect=False)
+        with pytest.raises(LocalProtocolError, match="gate gate-0, channel 0: its producer is not known yet"):
+            gate.send_task_event(0, UserEvent("reload"))
+        gate.connect(0, inputs.source(0))
+        gate.send_task_event(0, UserEvent("reload"))
+
+
+@pytest.mark.spec("K4")
+def test_an_event_to_another_worker_is_handed_to_its_channel():
+    with Remote(begin=False) as remote:
+        gate = InputGate("words", 1, sync=remote.memory.sync, clock=ManualClock())
+        gate.connect(0, remote.channel)
+        gate.send_task_event(0, UserEvent("reload"))
+        assert list(remote.channel.task_events) == [encode_event(UserEvent("reload"))]
+        assert remote.outlet.woken == 2, "for the request, and for the event"
+        gate.release()
+        with pytest.raises(Cancelled, match="is not read any more"):
+            gate.send_task_event(0, UserEvent("reload"))
+
+
+@pytest.mark.spec("G7", "M9")
+def test_the_pool_of_a_gate_s_remote_channels_goes_with_it():
+    with Inputs(1) as inputs:
+        gate = inputs.gate(0)
+        pool = inputs.memory.create_pool("gate", required=0)
+        gate.use_pool(pool)
+        assert gate.pool is pool
+        assert not pool.destroyed
+        gate.release()
+        assert pool.destroyed
+        gate.release()
+
+
+@pytest.mark.spec("G7", "M9")
+def test_a_released_gate_takes_no_pool():
+    with Inputs(1) as inputs:
+        gate = inputs.gate(0)
+        gate.release()
+        pool = inputs.memory.create_pool("gate", required=0)
+        gate.use_pool(pool)
+        assert pool.destroyed
+
+
+@pytest.mark.spec("G7", "G8", "M9")
+def test_a_gate_that_failed_keeps_its_pool_until_it_is_released():
+    with Inputs(1) as inputs:
+        gate = inputs.gate(0)
+        inputs.partitions[0].release(ValueError("boom"))
+        with pytest.raises(ProducerFailed):
+            gate.poll()
+        pool = inputs.memory.create_pool("gate", required=0)
+        gate.use_pool(pool)
+        assert not pool.destroyed
+        gate.release()
+        assert pool.destroyed
+
+
+class Way:
+    """A way to another worker that only counts how often it is in a hurry."""
+
+    def __init__(self):
+        self.hurried = 0
+        self.woken = 0
+
+    def due_locked(self, channel, *, urgent):
+        return None
+
+    def hurry_locked(self):
+        self.hurried += 1
+        return self.wake
+
+    def wake(self):
+        self.woken += 1
+
+
+@pytest.mark.spec("G5")
+def test_credit_that_waits_for_more_goes_when_the_reader_has_nothing_else_at_hand():
+    with Remote(begin=False, exclusive=4) as remote:
+        way = remote.channel.outlet = Way()
+        gate = InputGate("words", 1, sync=remote.memory.sync, clock=ManualClock())
+        gate.connect(0, remote.channel)
+        remote.request()
+        remote.arrive(b"a")
+        remote.arrive(b"b")
+        taken = gate.poll()
+        assert (way.hurried, way.woken) == (0, 0), "there is more to read"
+        taken = gate.poll(taken)
+        assert (way.hurried, way.woken) == (1, 1), "it may take its time with the last"
+        assert gate.poll(taken) is None
+        assert (way.hurried, way.woken) == (2, 2)
+        gate.release()
+
+
+def test_a_gate_without_remote_channels_hurries_nobody():
+    with Inputs(1) as inputs:
+        gate = inputs.gate(0)
+        inputs.write(0, b"a")
+        assert [take(gate), take(gate)] == [(0, b"a"), None]

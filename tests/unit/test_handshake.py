@@ -20,8 +20,8 @@ def client(secret=SECRET, job=JOB, attempt=ATTEMPT, nonce=b"c" * 32) -> ClientHa
     return ClientHandshake(secret, job, attempt, worker=7, nonce=nonce)
 
 
-def server(secret=SECRET, job=JOB, attempt=ATTEMPT, nonce=b"s" * 32) -> ServerHandshake:
-    return ServerHandshake(secret, job, attempt, worker=9, nonce=nonce)
+def server(secret=SECRET, job=JOB, attempt=ATTEMPT, nonce=b"s" * 32, connected=None) -> ServerHandshake:
+    return ServerHandshake(secret, job, attempt, worker=9, nonce=nonce, connected=connected)
 
 
 def talk(one: Handshake, other: Handshake, step: int = 1 << 16) -> list[bytes]:
@@ -121,9 +121,9 @@ def test_a_proof_sent_back_is_no_acceptance():
         again.receive(as_acceptance)
 
 
-def play(change) -> tuple[ClientHandshake, ServerHandshake]:
+def play(change, connected=None) -> tuple[ClientHandshake, ServerHandshake]:
     """A handshake in which `change(turn, frame)` stands between the two."""
-    one, other = client(), server()
+    one, other = client(), server(connected=connected)
     for turn, (sender, receiver) in enumerate([(one, other), (other, one)] * 2):
         receiver.receive(change(turn, sender.data_to_send()))
     return one, other
@@ -218,3 +218,86 @@ def test_the_secret_shows_nowhere():
     shown = repr(side) + repr(vars(side)) + str(side.data_to_send().hex())
     assert SECRET.hex() not in shown
     assert repr(SECRET) not in shown
+
+
+# A second connection between the same two workers ----------------------------------------------------------
+
+DUPLICATE = "22000000060065e24b52aa7d037654ee8f87e522f7c1c6107d5376de44dc3e60b116b63144a5"
+
+
+@pytest.mark.spec("N4")
+@pytest.mark.parametrize("step", [1, 7, 1 << 16])
+def test_a_connection_that_is_not_needed_is_declined_with_a_proof(step):
+    asked = []
+    one, other = client(), server(connected=lambda worker: asked.append(worker) or True)
+    said = talk(one, other, step)
+    assert [frame.hex() for frame in said] == [*GOLDEN[:3], DUPLICATE]
+    assert asked == [7], "asked once, about the worker that has proved itself"
+    for side in (one, other):
+        assert side.duplicate
+        assert not side.done
+        assert side.peer is None, "nobody is vouched for over a connection that is not used"
+
+
+@pytest.mark.spec("N4")
+def test_without_another_connection_this_one_is_used():
+    one, other = client(), server(connected=lambda worker: False)
+    assert [frame.hex() for frame in talk(one, other)] == GOLDEN
+    assert one.done
+    assert other.done
+    assert not one.duplicate
+    assert not other.duplicate
+
+
+def test_a_stranger_does_not_learn_who_is_connected():
+    asked = []
+    one, other = client(secret=bytes(32)), server(connected=asked.append)
+    other.receive(one.data_to_send())
+    one.receive(other.data_to_send())
+    with pytest.raises(AuthError):
+        other.receive(one.data_to_send())
+    assert asked == []
+    assert other.data_to_send() == b""
+    assert not other.duplicate
+
+
+def test_every_byte_of_a_declination_counts():
+    for position in range(len(bytes.fromhex(DUPLICATE))):
+
+        def flip(turn, data, position=position):
+            flipped = bytes([data[position] ^ 0x10]) if turn == 3 else b""
+            return data[:position] + flipped + data[position + 1 :] if flipped else data
+
+        with pytest.raises(AuthError):
+            play(flip, connected=lambda worker: True)
+
+
+def as_kind(kind: int, frame: bytes) -> bytes:
+    return frame[:4] + bytes([kind]) + frame[5:]
+
+
+@pytest.mark.parametrize(("connected", "kind"), [(True, 4), (False, 6)], ids=["accept", "duplicate"])
+def test_one_answer_cannot_be_made_into_the_other(connected, kind):
+    """Who stands between the two can neither use a connection that was declined nor decline one that was accepted."""
+    with pytest.raises(AuthError):
+        play(
+            lambda turn, data: as_kind(kind, data) if turn == 3 else data,
+            connected=lambda worker: connected,
+        )
+
+
+def test_a_declination_before_the_proof_is_refused():
+    one = client()
+    one.data_to_send()
+    with pytest.raises(AuthError):
+        one.receive(bytes.fromhex(DUPLICATE))
+    assert not one.duplicate
+
+
+def test_nothing_is_listened_to_after_a_declination():
+    one, other = client(), server(connected=lambda worker: True)
+    talk(one, other)
+    for side in (one, other):
+        with pytest.raises(AuthError):
+            side.receive(encode_frame(KeepAlive()))
+        assert side.data_to_send() == b""

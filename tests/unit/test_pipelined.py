@@ -248,7 +248,8 @@ def test_a_reader_that_comes_to_an_empty_queue_is_not_told():
 
 
 @pytest.mark.parametrize("announced", [False, True])
-def test_release_drops_everything_and_wakes_a_reader_that_may_sleep(announced):
+def test_release_drops_everything_and_tells_the_reader(announced):
+    """Also one that knows of data: it may be waiting for credit before it takes it."""
     with Queue() as queue:
         if announced:
             queue.finish(queue.add(b"a"))
@@ -257,7 +258,7 @@ def test_release_drops_everything_and_wakes_a_reader_that_may_sleep(announced):
         cause = ValueError("boom")
         queue.locked(queue.subpartition.release_locked, cause)
         queue.locked(queue.subpartition.release_locked)
-        assert queue.told == (not announced), "once in all"
+        assert queue.told == 1, "once in all"
         assert queue.subpartition.backlog == 0
         assert queue.subpartition.state is SubpartitionState.RELEASED
         with pytest.raises(ProducerFailed, match="boom") as caught:
@@ -291,3 +292,86 @@ def test_nothing_is_added_after_the_end():
             queue.event(CheckpointBarrier(1, 0))
         assert queue.poll() == "event"
         assert queue.subpartition.state is SubpartitionState.FINISHED
+
+
+# What a reader in another worker asks.
+
+
+@pytest.mark.spec("N2")
+def test_it_says_whether_a_poll_gives_an_event():
+    with Queue() as queue:
+        look = lambda: queue.subpartition.next_is_event  # noqa: E731
+        assert not look(), "nothing is there"
+        queue.event(CheckpointBarrier(1, 0))
+        assert look()
+        queue.finish(queue.add(b"a"))
+        queue.event(CheckpointBarrier(2, 0))
+        assert look()
+        assert queue.poll() == "event"
+        assert not look(), "data is before the next one"
+        assert queue.poll() == b"a"
+        assert look()
+        assert queue.poll() == "event"
+        assert not look()
+
+
+@pytest.mark.spec("N2")
+@pytest.mark.parametrize("read", [b"", b"a"], ids=["empty", "read"])
+def test_a_buffer_with_nothing_left_in_it_does_not_hide_the_event_behind_it(read):
+    with Queue() as queue:
+        buffer = queue.add(read)
+        queue.flush()
+        assert queue.poll() == (read or None)
+        assert not queue.subpartition.next_is_event
+        queue.finish(buffer)
+        assert not queue.subpartition.next_is_event, "nothing is behind it"
+        queue.event(EndOfPartition())
+        assert queue.subpartition.next_is_event
+        assert queue.poll() == "event"
+
+
+@pytest.mark.spec("N2")
+def test_a_buffer_with_something_left_in_it_does_hide_the_event_behind_it():
+    with Queue() as queue:
+        buffer = queue.add(b"a")
+        queue.flush()
+        assert queue.poll() == b"a"
+        buffer.append(b"b")
+        queue.finish(buffer)
+        queue.event(EndOfPartition())
+        assert not queue.subpartition.next_is_event
+        assert queue.poll() == b"b"
+        assert queue.subpartition.next_is_event
+
+
+@pytest.mark.spec("N2", "G8")
+def test_a_failure_needs_no_buffer_at_the_reader():
+    with Queue() as queue:
+        queue.finish(queue.add(b"a"))
+        assert not queue.subpartition.next_is_event
+        queue.locked(queue.subpartition.release_locked, ValueError("boom"))
+        assert queue.subpartition.next_is_event
+        with pytest.raises(ProducerFailed):
+            queue.poll()
+
+
+@pytest.mark.spec("P4")
+def test_it_is_drained_when_the_end_was_polled():
+    with Queue() as queue:
+        look = lambda: queue.subpartition.drained  # noqa: E731
+        assert not look(), "empty is not the end"
+        queue.finish(queue.add(b"a"))
+        queue.event(EndOfPartition())
+        with queue.sync.lock:
+            queue.subpartition.finish_locked()
+        assert not look()
+        assert queue.poll() == b"a"
+        assert not look()
+        assert queue.poll() == "event"
+        assert look()
+
+
+def test_what_was_released_is_not_drained():
+    with Queue() as queue:
+        queue.locked(queue.subpartition.release_locked)
+        assert not queue.subpartition.drained

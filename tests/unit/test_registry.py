@@ -3,9 +3,18 @@
 import pytest
 from tests.support import Exchange, partition_id
 
-from headgate.errors import Cancelled, LocalProtocolError, PartitionNotFound, ProducerFailed
+from headgate.errors import (
+    Cancelled,
+    CorruptStream,
+    LocalProtocolError,
+    PartitionNotFound,
+    ProducerFailed,
+    TransportError,
+)
 from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
-from headgate.output import PartitionType, ResultPartition
+from headgate.output import PartitionType, Rescale, ResultPartition
+from headgate.record import EndOfSuperstep, UserEvent
+from headgate.record.element import encode_event
 
 pytestmark = pytest.mark.spec("P5")
 
@@ -94,3 +103,111 @@ def test_release_may_be_repeated():
             assert exchange.registry.release_subpartition_locked(partition_id(), SubpartitionIndex(0)) is None
         with pytest.raises(Cancelled):
             exchange.reader.poll()
+
+
+# Task events.
+
+
+def publish(exchange, event, identity=None):
+    with exchange.sync.lock:
+        wake = exchange.registry.publish_locked(identity or partition_id(), event)
+    if wake is not None:
+        wake()
+    return wake
+
+
+@pytest.mark.spec("K4")
+def test_an_event_from_a_consumer_is_dispatched_by_its_name():
+    with Exchange() as exchange:
+        heard = []
+        exchange.registry.subscribe(partition_id(), "reload", lambda event: heard.append(("first", event)))
+        exchange.registry.subscribe(partition_id(), "reload", lambda event: heard.append(("second", event)))
+        exchange.registry.subscribe(partition_id(), "end-of-superstep", lambda event: heard.append(("third", event)))
+        reload, superstep = UserEvent("reload", b"rules"), EndOfSuperstep()
+        publish(exchange, encode_event(reload))
+        assert heard == [("first", reload), ("second", reload)]
+        publish(exchange, encode_event(superstep))
+        assert heard[2:] == [("third", superstep)]
+        assert publish(exchange, encode_event(UserEvent("another"))) is None
+        assert len(heard) == 3
+
+
+@pytest.mark.spec("K4")
+def test_handlers_are_called_without_the_lock():
+    with Exchange() as exchange:
+        locked = []
+        exchange.registry.subscribe(partition_id(), "x", lambda _: locked.append(exchange.sync.lock.locked()))
+        publish(exchange, encode_event(UserEvent("x")))
+        assert locked == [False]
+
+
+@pytest.mark.spec("K4")
+def test_a_handler_that_fails_is_logged_and_the_others_are_called(caplog):
+    with Exchange() as exchange:
+        heard = []
+        exchange.registry.subscribe(partition_id(), "reload", lambda _: 1 / 0)
+        exchange.registry.subscribe(partition_id(), "reload", heard.append)
+        publish(exchange, encode_event(UserEvent("reload")))
+        assert heard == [UserEvent("reload")]
+        assert "a handler of the task event reload failed" in caplog.text
+        assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.spec("K4")
+def test_only_a_partition_s_own_handlers_are_called():
+    with Exchange() as exchange:
+        heard = []
+        exchange.registry.subscribe(partition_id(), "x", heard.append)
+        assert publish(exchange, encode_event(UserEvent("x")), partition_id(7)) is None
+        assert heard == []
+
+
+@pytest.mark.spec("K4")
+def test_who_subscribes_to_nothing_is_told_so():
+    with Exchange() as exchange, pytest.raises(PartitionNotFound):
+        exchange.registry.subscribe(partition_id(7), "x", print)
+
+
+@pytest.mark.spec("K4", "P5")
+@pytest.mark.parametrize("how", ["one", "job", "all"])
+def test_handlers_are_forgotten_with_the_partition(how):
+    with Exchange() as exchange:
+        heard = []
+        exchange.registry.subscribe(partition_id(), "x", heard.append)
+        registry = exchange.registry
+        {
+            "one": lambda: registry.release(partition_id()),
+            "job": lambda: registry.release_job(JobId("job")),
+            "all": registry.release_all,
+        }[how]()
+        assert publish(exchange, encode_event(UserEvent("x"))) is None, "the consumer need not know"
+        again = another(exchange, partition_id())
+        registry.register(again)
+        assert publish(exchange, encode_event(UserEvent("x"))) is None
+        assert heard == []
+        again.release()
+
+
+@pytest.mark.spec("K4", "N8")
+def test_bytes_that_are_no_event_are_corrupt():
+    with Exchange() as exchange:
+        exchange.registry.subscribe(partition_id(), "x", print)
+        with pytest.raises(CorruptStream, match=r"partition job#1/v0\.0\[0\], task event"):
+            publish(exchange, b"junk")
+
+
+@pytest.mark.spec("G8")
+def test_a_reader_that_is_lost_leaves_its_cause():
+    with Exchange(Rescale(), channels=2) as exchange:
+        lost = TransportError("connection reset", peer="10.0.0.1:7077")
+        for index in (0, 1):
+            with exchange.sync.lock:
+                wake = exchange.registry.release_subpartition_locked(partition_id(), SubpartitionIndex(index), lost)
+            if wake is not None:
+                wake()
+            with exchange.sync.lock, pytest.raises(ProducerFailed) as caught:
+                exchange.partition.subpartitions[index].poll_locked()
+            assert caught.value.cause is lost
+            assert exchange.pool.destroyed == (index == 1), "while one reads, the writer goes on"
+        with pytest.raises(Cancelled, match=r"no reader left: connection reset \(10\.0\.0\.1:7077\)"):
+            exchange.partition.next_buffer(0, None, mid_record=False)

@@ -7,12 +7,14 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 OWED = (
-    *("T2", "T5"),
+    *("T2", "T3", "T5"),
     *(f"M{i}" for i in range(1, 10)),
     *(f"R{i}" for i in range(1, 5)),
     *(f"W{i}" for i in range(1, 7)),
     *("P1", "P2", "P4", "P5"),
-    *("G1", "G2", "G3", "G4", "G7"),
+    *(f"G{i}" for i in range(1, 9)),
+    *(f"N{i}" for i in range(1, 9)),
+    "K4",
 )
 
 

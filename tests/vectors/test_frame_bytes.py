@@ -33,15 +33,20 @@ CONTROL = [
         "1f000000 10 00 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00",
     ),
     (
-        request(1, "é", 2, vertex=3, output=4, subtask=5, subpartition=6, credit=1_000_000),
-        "21000000 10 00 01000000 02000000 03000000 04000000 05000000 06000000 40420f00 02 c3a9",
+        request(1, "é", 2, vertex=3, output=4, subtask=5, subpartition=6, credit=1 << 17),
+        "21000000 10 00 01000000 02000000 03000000 04000000 05000000 06000000 00000200 02 c3a9",
+    ),
+    (
+        request(1, "etl", 2, vertex=3, output=4, subtask=5, subpartition=6, credit=None),
+        "22000000 10 01 01000000 02000000 03000000 04000000 05000000 06000000 00000000 03 65746c",
     ),
     (AddCredit(receiver=5, attempt=1, credit=3), "0e000000 11 00 05000000 01000000 03000000"),
-    (AddCredit(receiver=0xFFFFFFFE, attempt=258, credit=1_000_000), "0e000000 11 00 feffffff 02010000 40420f00"),
+    (AddCredit(receiver=0xFFFFFFFE, attempt=258, credit=1 << 17), "0e000000 11 00 feffffff 02010000 00000200"),
     (CancelRequest(receiver=5, attempt=258), "0a000000 12 00 05000000 02010000"),
     (SendTaskEvent(receiver=5, attempt=1, event=b"\x00\xff"), "0c000000 13 00 05000000 01000000 00ff"),
     (SendTaskEvent(receiver=5, attempt=1, event=b""), "0a000000 13 00 05000000 01000000"),
     (AnnounceBacklog(receiver=5, backlog=258), "0a000000 21 00 05000000 02010000"),
+    (AnnounceBacklog(receiver=5, backlog=1 << 20), "0a000000 21 00 05000000 00001000"),
     (ReportError(receiver=5, code=258, text="é!"), "0b000000 30 00 05000000 0201 c3a921"),
     (ReportError(receiver=CONNECTION, code=4, text=""), "08000000 30 00 ffffffff 0400"),
     (Close(), "02000000 31 00"),
@@ -59,32 +64,46 @@ def test_control_frames(frame, written):
 
 
 DATA = [
-    (Data(receiver=5, sequence=258, backlog=3, size=2), "10000000 20 00 05000000 02010000 03000000", "6869"),
-    (Data(receiver=5, sequence=0, backlog=0, size=0), "0e000000 20 00 05000000 00000000 00000000", ""),
-    (Data(receiver=5, sequence=1, backlog=2, size=1, event=True), "0f000000 20 01 05000000 01000000 02000000", "80"),
+    (Data(receiver=5, sequence=258, backlog=3, size=2), "11000000 20 00 05000000 02010000 03000000 00", "6869"),
+    (Data(receiver=5, sequence=0, backlog=0, size=0), "0f000000 20 00 05000000 00000000 00000000 00", ""),
+    (
+        Data(receiver=5, sequence=1, backlog=2, size=1, skew=16),
+        "10000000 20 00 05000000 01000000 02000000 10",
+        "28",
+    ),
+    (
+        Data(receiver=5, sequence=1, backlog=2, size=1, event=True),
+        "10000000 20 01 05000000 01000000 02000000 00",
+        "80",
+    ),
     (
         Data(receiver=5, sequence=1, backlog=2, size=1, compressed=True),
-        "0f000000 20 02 05000000 01000000 02000000",
+        "10000000 20 02 05000000 01000000 02000000 00",
         "28",
     ),
     (
         Data(receiver=5, sequence=1, backlog=2, size=2, checksum=0x04030201),
-        "14000000 20 04 05000000 01000000 02000000 01020304",
+        "15000000 20 04 05000000 01000000 02000000 00 01020304",
         "6869",
     ),
     (
         Data(receiver=5, sequence=1, backlog=2, size=0, checksum=0),
-        "12000000 20 04 05000000 01000000 02000000 00000000",
+        "13000000 20 04 05000000 01000000 02000000 00 00000000",
         "",
     ),
     (
-        Data(receiver=5, sequence=1, backlog=2, size=1, event=True, compressed=True, checksum=0xFFFFFFFF),
-        "13000000 20 07 05000000 01000000 02000000 ffffffff",
+        Data(receiver=5, sequence=1, backlog=2, size=1, event=True, last=True),
+        "10000000 20 09 05000000 01000000 02000000 00",
+        "80",
+    ),
+    (
+        Data(5, 1, 2, size=1, skew=63, event=True, compressed=True, last=True, checksum=0xFFFFFFFF),
+        "14000000 20 0f 05000000 01000000 02000000 3f ffffffff",
         "28",
     ),
     (
-        Data(receiver=5, sequence=0xFFFFFFFF, backlog=0xFFFFFFFF, size=1),
-        "0f000000 20 00 05000000 ffffffff ffffffff",
+        Data(receiver=0xFFFFFFFE, sequence=0xFFFFFFFF, backlog=1 << 20, size=1),
+        "10000000 20 00 feffffff ffffffff 00001000 00",
         "00",
     ),
 ]

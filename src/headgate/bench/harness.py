@@ -1,29 +1,31 @@
 """The frame of every bench suite: what a suite gets, what it yields, and what is said about the machine.
 
 A suite is a function from a `Bench` to rows, registered with `@suite` in the module of `headgate.bench` that
-bears its name; `headgate bench` runs it and prints the report. Nothing here prints. Invariant: the two sides
-of a ratio are measured in one run, taking turns, so that a busy machine slows both.
+bears its name; `headgate bench` runs it and prints the report. Nothing here prints. Invariant: no case is measured
+that was not asked for, and none that was asked for is left out.
 """
 
-import gc
 import importlib
-import math
-import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pkgutil import iter_modules
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
+from headgate.bench._figures import Case, Compared, Contest, Row, Run, median_of, ratio_of_medians, take_turns
 from headgate.bench._machine import machine
+from headgate.bench._plot import Panel
 from headgate.errors import ConfigError
 
 __all__ = [
     "Bench",
+    "Case",
     "Compared",
+    "Contest",
     "Progress",
     "Report",
     "Row",
+    "Rows",
     "Suite",
     "find_suite",
     "machine",
@@ -33,6 +35,7 @@ __all__ = [
     "run_suite",
     "suite",
     "suites",
+    "take_turns",
 ]
 
 _T = TypeVar("_T")
@@ -40,99 +43,8 @@ _T = TypeVar("_T")
 Progress = Callable[[str, int, int | None], None]
 """Called when a case starts: its name, how many are done, and how many there are where the suite has said."""
 
-Run = Callable[[], float]
-"""One measurement: does the work and returns the figure, such as records per second or bytes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One figure of a report, and the goal it has to meet, if any.
-
-    A goal is about the ratio where there is one, else about the value; it is the least that will do, or
-    with `at_most` the most.
-
-    >>> Row(case="hash", value=9.0, unit="records/s", against="a list", ratio=0.9, goal=0.5).ok
-    True
-    >>> Row(case="idle", value=80.0, unit="MiB", goal=64.0, at_most=True).ok
-    False
-    """
-
-    case: str
-    value: float
-    unit: str
-    against: str | None = None
-    ratio: float | None = None
-    goal: float | None = None
-    at_most: bool = False
-
-    def __post_init__(self) -> None:
-        assert (self.against is None) == (self.ratio is None), "a ratio and what it is against go together"
-        for number in (self.value, self.ratio, self.goal):
-            if number is not None and not math.isfinite(number):
-                raise ValueError(f"bench case {self.case!r}: {number} is not a figure")
-
-    @property
-    def ok(self) -> bool | None:
-        """Whether the goal is met; None where there is none."""
-        if self.goal is None:
-            return None
-        figure = self.value if self.ratio is None else self.ratio
-        return figure <= self.goal if self.at_most else figure >= self.goal
-
-    def to_json(self) -> dict[str, object]:
-        """The row as `--json` has it."""
-        return {
-            "case": self.case,
-            "value": self.value,
-            "unit": self.unit,
-            "against": self.against,
-            "ratio": self.ratio,
-            "goal": self.goal,
-            "ok": self.ok,
-        }
-
-
-class Compared(NamedTuple):
-    """The medians of two sides that took turns.
-
-    >>> Compared(ours=30.0, baseline=20.0).ratio
-    1.5
-    """
-
-    ours: float
-    baseline: float
-
-    @property
-    def ratio(self) -> float:
-        """How many times the baseline ours is."""
-        if self.baseline == 0:
-            raise ValueError("the baseline measured 0: a ratio to it means nothing")
-        return self.ours / self.baseline
-
-
-def median_of(run: Run, repeats: int = 3) -> float:
-    """The median of several measurements.
-
-    >>> figures = iter([5.0, 1.0, 3.0])
-    >>> median_of(lambda: next(figures))
-    3.0
-    """
-    return statistics.median(_fresh(run) for _ in range(repeats))
-
-
-def ratio_of_medians(ours: Run, baseline: Run, repeats: int = 3) -> Compared:
-    """Measure two sides in turns, and take the median of each.
-
-    The side that goes first changes with each round, so that neither always finds the caches warm.
-
-    >>> ratio_of_medians(lambda: 30.0, lambda: 20.0)
-    Compared(ours=30.0, baseline=20.0)
-    """
-    figures: tuple[list[float], list[float]] = ([], [])
-    for turn in range(repeats):
-        for side in ((0, 1), (1, 0))[turn % 2]:
-            figures[side].append(_fresh((ours, baseline)[side]))
-    return Compared(statistics.median(figures[0]), statistics.median(figures[1]))
+Rows = Iterable[Row | None]
+"""What a suite yields, one by one; None stands for a case that was not asked for."""
 
 
 def per_second(count: int, work: Callable[[], object]) -> float:
@@ -146,13 +58,8 @@ def per_second(count: int, work: Callable[[], object]) -> float:
     return count * 1e9 / max(1, time.perf_counter_ns() - start_ns)
 
 
-def _fresh(run: Run) -> float:
-    gc.collect()  # one run's garbage must not be collected on the next one's time
-    return run()
-
-
 class Bench:
-    """What a suite is handed: how much to do, how to measure, and whom to tell.
+    """What a suite is handed: how much to do, how to measure, which cases, and whom to tell.
 
     >>> bench = Bench(quick=True)
     >>> row = bench.compare("sum", lambda: 30.0, lambda: 20.0, unit="records/s", against="a loop", goal=1.2)
@@ -160,21 +67,39 @@ class Bench:
     (1.5, True)
     """
 
-    def __init__(self, *, quick: bool = False, repeats: int = 3, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        quick: bool = False,
+        repeats: int = 3,
+        only: Sequence[str] = (),
+        progress: Progress | None = None,
+    ) -> None:
         if repeats < 1:
             raise ConfigError(f"repeats = {repeats}: measure at least once")
         self.quick = quick
         self.repeats = repeats
+        self.panels: list[Panel] = []
+        """What a chart of the cases so far would show."""
+        self._only = tuple(text.lower() for text in only)
         self._progress = progress
         self._done = 0
         self._total: int | None = None
 
     def expect(self, cases: int) -> None:
-        """Say how many cases will come, so that the progress bar has an end."""
+        """Say how many cases there are, so that the progress bar has an end; those not asked for count too."""
         self._total = cases
 
+    def wants(self, case: str) -> bool:
+        """Whether the case was asked for: without a choice all are, else those with one of the texts in their name.
+
+        >>> Bench(only=["1 ms"]).wants("latency, 1 ms"), Bench(only=["1 ms"]).wants("latency, 10 ms")
+        (True, False)
+        """
+        return not self._only or any(text in case.lower() for text in self._only)
+
     def pick(self, *, full: _T, quick: _T) -> _T:
-        """The amount of work for this run; with `quick`, a whole suite has 30 s.
+        """The amount of work for this run; with `quick`, a whole suite has a minute at most.
 
         >>> Bench(quick=True).pick(full=1_000_000, quick=10_000)
         10000
@@ -182,14 +107,17 @@ class Bench:
         return quick if self.quick else full
 
     def progress(self, case: str) -> None:
-        """A case starts. `measure` and `compare` say so themselves."""
+        """A case starts. `measure`, `compare` and `contest` say so themselves."""
         if self._progress is not None:
             self._progress(case, self._done, self._total)
         self._done += 1
 
-    def measure(self, case: str, run: Run, *, unit: str, goal: float | None = None, at_most: bool = False) -> Row:
+    def measure(
+        self, case: str, run: Run, *, unit: str, goal: float | None = None, at_most: bool = False
+    ) -> Row | None:
         """A row with the median of a figure."""
-        self.progress(case)
+        if not self._start(case):
+            return None
         return Row(case=case, value=median_of(run, self.repeats), unit=unit, goal=goal, at_most=at_most)
 
     def compare(
@@ -202,9 +130,10 @@ class Bench:
         against: str,
         goal: float | None = None,
         at_most: bool = False,
-    ) -> Row:
+    ) -> Row | None:
         """A row with the median of our figure and its ratio to the baseline's; the goal is the ratio's."""
-        self.progress(case)
+        if not self._start(case):
+            return None
         medians = ratio_of_medians(ours, baseline, self.repeats)
         return Row(
             case=case,
@@ -215,6 +144,39 @@ class Bench:
             goal=goal,
             at_most=at_most,
         )
+
+    def contest(self, contest: Contest[_T]) -> Iterator[Row]:
+        """The rows of a contest, and its chart; only what they are made of is run.
+
+        >>> cases = [Case(case=name, unit="s", run=name, figure=float) for name in ("fast", "slow")]
+        >>> contest = Contest(name="race", runs={"fast": lambda: 1.0, "slow": lambda: 9.0}, cases=cases)
+        >>> [row.case for row in Bench(only=["slow"]).contest(contest)]
+        ['slow']
+        """
+        cases = [case for case in contest.cases if self.wants(case.case)]
+        if not cases:
+            return
+
+        def starting(name: str, turn: int) -> None:
+            self.progress(f"{contest.name}, {name} ({turn + 1}/{self.repeats})")
+
+        found = take_turns(contest.needed(cases), self.repeats, starting)
+        self.panels += contest.panels(found)
+        for case in cases:
+            yield case.row(found)
+
+    def steps(self, contest: Contest[_T]) -> int:
+        """How much a contest adds to what `expect` is told: every turn of every run is a step."""
+        cases = [case for case in contest.cases if self.wants(case.case)]
+        return len(contest.needed(cases)) * self.repeats
+
+    def _start(self, case: str) -> bool:
+        wanted = self.wants(case)
+        if wanted:
+            self.progress(case)
+        elif self._total is not None:
+            self._total -= 1
+        return wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +189,8 @@ class Suite:
 
     name: str
     meaning: str
-    cases: Callable[[Bench], Iterable[Row]]
+    cases: Callable[[Bench], Rows]
+    charts: bool = False  # some of its cases can be drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +204,7 @@ class Report:
     suite: str
     machine: dict[str, object]
     rows: tuple[Row, ...]
+    panels: tuple[Panel, ...] = ()
 
     @property
     def missed(self) -> tuple[str, ...]:
@@ -255,7 +219,9 @@ class Report:
 _SUITES: dict[str, Suite] = {}
 
 
-def suite(name: str, meaning: str) -> Callable[[Callable[[Bench], Iterable[Row]]], Callable[[Bench], Iterable[Row]]]:
+def suite(
+    name: str, meaning: str, *, charts: bool = False
+) -> Callable[[Callable[[Bench], Rows]], Callable[[Bench], Rows]]:
     """Register a function as the suite `name`; `meaning` is one sentence for `headgate bench --list`.
 
     >>> @suite("doctest", "Only an example.")
@@ -265,9 +231,9 @@ def suite(name: str, meaning: str) -> Callable[[Callable[[Bench], Iterable[Row]]
     1.0
     """
 
-    def register(cases: Callable[[Bench], Iterable[Row]]) -> Callable[[Bench], Iterable[Row]]:
+    def register(cases: Callable[[Bench], Rows]) -> Callable[[Bench], Rows]:
         assert name not in _SUITES, f"two bench suites are called {name!r}"
-        _SUITES[name] = Suite(name, meaning, cases)
+        _SUITES[name] = Suite(name, meaning, cases, charts)
         return cases
 
     return register
@@ -312,11 +278,11 @@ def suites() -> tuple[Suite, ...]:
 
 
 def run_suite(which: Suite, bench: Bench) -> Report:
-    """Run a suite from first to last case.
+    """Run a suite from first to last case, or those of its cases that the bench wants.
 
     >>> run_suite(Suite("tiny", "Nothing at all.", lambda bench: []), Bench()).rows
     ()
     """
-    rows = tuple(which.cases(bench))
+    rows = tuple(row for row in which.cases(bench) if row is not None and bench.wants(row.case))
     assert len({row.case for row in rows}) == len(rows), f"suite {which.name}: two cases have the same name"
-    return Report(which.name, machine(), rows)
+    return Report(which.name, machine(), rows, tuple(bench.panels))

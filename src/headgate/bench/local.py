@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headgate.bench import _memory
 from headgate.bench._pickle import pickled_and_back
-from headgate.bench.harness import Bench, Row, per_second, suite
+from headgate.bench.harness import Bench, Rows, per_second, suite
 from headgate.config import MemorySettings, NetworkSettings, Settings
 from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
 from headgate.output import Forward, Hash, PartitionType
@@ -29,7 +29,7 @@ from headgate.record.keys import group_channels
 from headgate.worker import Environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from headgate.input import InputGate
     from headgate.output import ResultPartition
@@ -44,7 +44,7 @@ _GROUPS = 128
 
 
 @suite("local", "The exchange inside one worker: buffers, records, emit, Arrow, many channels, memory.")
-def local(bench: Bench) -> Iterable[Row]:
+def local(bench: Bench) -> Rows:
     """All cases; see the module.
 
     >>> from headgate.bench.harness import find_suite
@@ -117,7 +117,7 @@ def _take_all(gate: InputGate) -> None:
 # Buffers -------------------------------------------------------------------------------------------------
 
 
-def _buffers(bench: Bench) -> Iterable[Row]:
+def _buffers(bench: Bench) -> Rows:
     count = bench.pick(full=300_000, quick=60_000)
     against = "deque + Condition, unbounded"
     for case, kind, goal in (
@@ -179,7 +179,7 @@ def _bare_hand_over(count: int) -> float:
 _LONG_QUEUE = Settings(network=NetworkSettings(floating_buffers_per_gate=62, max_buffers_per_channel=64))
 
 
-def _records(bench: Bench) -> Iterable[Row]:
+def _records(bench: Bench) -> Rows:
     kinds: list[tuple[str, Serializer[object], Callable[[int], object]]] = [
         ("100-byte bytes", BytesSerializer(), lambda number: b"%0100d" % number),  # type: ignore[list-item]
         ("(str, int)", MsgpackSerializer(tuple[str, int]), lambda number: (f"key-{number % 1000}", number)),
@@ -230,7 +230,7 @@ def _first(pair: tuple[str, int]) -> str:
     return pair[0]
 
 
-def _emit(bench: Bench) -> Iterable[Row]:
+def _emit(bench: Bench) -> Rows:
     pairs = [(f"key-{number % 1000}", number) for number in range(bench.pick(full=300_000, quick=80_000))]
     yield bench.compare(
         "emit, 8 hash channels",
@@ -270,7 +270,7 @@ def _append_each(pairs: list[tuple[str, int]]) -> None:
 # Arrow ---------------------------------------------------------------------------------------------------
 
 
-def _arrow(bench: Bench) -> Iterable[Row]:
+def _arrow(bench: Bench) -> Rows:
     for rows in (1_000, 10_000, 100_000):
         numbers = np.arange(rows)
         words = [f"word-{number * 7919 % 5000}" for number in range(rows)]
@@ -329,7 +329,7 @@ def _arrow_through(batch: pa.RecordBatch, rounds: int) -> float:
 # Many channels -------------------------------------------------------------------------------------------
 
 
-def _channels(bench: Bench) -> Iterable[Row]:
+def _channels(bench: Bench) -> Rows:
     count = bench.pick(full=100_000, quick=20_000)
     for channels in (1, 10, 100):
         yield bench.measure(f"channels, {channels}", partial(_buffer_cost, channels, count), unit="us/buffer")
@@ -362,7 +362,7 @@ def _buffer_cost(channels: int, count: int) -> float:
 # Memory --------------------------------------------------------------------------------------------------
 
 
-def _memory_growth(bench: Bench) -> Iterable[Row]:
+def _memory_growth(bench: Bench) -> Rows:
     seconds = bench.pick(full=6.0, quick=2.0)
     yield bench.measure(
         "memory, reader at 1 %",

@@ -120,6 +120,17 @@ class Buffer:
         return buffer
 
     @classmethod
+    def received(cls, segment: Segment, owner: BufferOwner, end: int) -> Buffer:
+        """A finished buffer around bytes that came over the network into a segment, for one slice."""
+        buffer = segment.buffer
+        if buffer is None or buffer.owner is not owner:
+            buffer = cls.over(segment, owner, -1)
+        buffer.position = end
+        buffer.marker = ~end
+        buffer.references = 1
+        return buffer
+
+    @classmethod
     def event(cls, data: bytes) -> Buffer:
         """A finished buffer around the bytes of an event."""
         buffer = cls(memoryview(data))

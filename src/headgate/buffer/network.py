@@ -173,12 +173,16 @@ class NetworkPool:
     def recycle_exclusive(self, segments: list[Segment], *, of: int | None = None) -> None:
         """Take exclusive segments back; `of`: how many the caller was promised, if it did not get all."""
         with self.lock:
-            self._exclusive -= len(segments) if of is None else of
-            assert self._exclusive >= 0, "more exclusive segments came back than were given"
-            self.free.extend(segments)
-            wake = together(self._share_out_locked(), self._serve_locked())
+            wake = self.recycle_exclusive_locked(segments, of=of)
         if wake is not None:
             wake()
+
+    def recycle_exclusive_locked(self, segments: list[Segment], *, of: int | None = None) -> Wake:
+        """As `recycle_exclusive`, for callers who hold the lock already."""
+        self._exclusive -= len(segments) if of is None else of
+        assert self._exclusive >= 0, "more exclusive segments came back than were given"
+        self.free.extend(segments)
+        return together(self._share_out_locked(), self._serve_locked())
 
     def collect_returned(self) -> None:
         """Release the lent buffers whose last user is gone."""
@@ -211,6 +215,12 @@ class NetworkPool:
     def try_take_locked(self) -> Segment | None:
         """A free segment, or None."""
         return self.free.pop() if self.free else None
+
+    def try_take_spare_locked(self) -> Segment | None:
+        """As `try_take_locked`, but none that another pool is sure of, or an exclusive claim: for an overdraft."""
+        promised = sum([max(0, pool.required - pool.held) for pool in self._pools])
+        promised += sum([claim.missing for claim in self._claims])
+        return self.free.pop() if len(self.free) > promised else None
 
     def give_back_locked(self, segment: Segment) -> Wake:
         """A local pool returns a segment that it holds no more: to whoever has waited longest."""

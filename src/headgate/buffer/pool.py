@@ -131,7 +131,8 @@ class LocalPool:
         else:
             if self.held >= self.size + extra:
                 return None
-            taken = self._network.try_take_locked()
+            past_size = self.held >= self.size
+            taken = self._network.try_take_spare_locked() if past_size else self._network.try_take_locked()
             if taken is None:
                 return None
             self.held += 1
@@ -202,6 +203,8 @@ class LocalPool:
         if in_use[channel] < 0:
             raise InvariantViolated(f"{self!r}: {segment!r} came back to channel {channel} twice")
         if self.held <= self.size:
+            if self._listeners and not self._available and self._listeners[0][1] < 0 and not self._network.returned:
+                return self._hand_on_locked(segment)
             self._available.append(segment)
             wake = None
         else:  # shrunk, overdrawn or destroyed
@@ -211,6 +214,23 @@ class LocalPool:
             wake = together(wake, self.serve_locked())
         if self._network.returned:
             wake = together(wake, self._network.collect_returned_locked())
+        return wake
+
+    def _hand_on_locked(self, segment: Segment) -> Wake:
+        """A segment that came back goes to the first who waits, as in `serve_locked`: at a gate, most go this way."""
+        listener, channel = self._listeners[0]
+        answer, wake = listener.offer_locked(segment)
+        if answer is Answer.NOT_USED:
+            self._available.append(segment)
+            self._listeners.popleft()
+            return together(wake, self.serve_locked())
+        self._in_use[channel] += 1
+        if answer is Answer.USED_MORE_WANTED:
+            self._listeners.rotate(-1)
+        else:
+            self._listeners.popleft()
+            if not self._listeners:
+                self._network.want_locked(self, wanted=False)
         return wake
 
     def lend_locked(self, buffer: Buffer) -> tuple[memoryview | None, Wake]:

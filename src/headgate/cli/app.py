@@ -14,6 +14,7 @@ from headgate import __version__
 from headgate.cli.bench import bench
 from headgate.cli.config import config
 from headgate.cli.demo import demo
+from headgate.cli.simulate import simulate
 from headgate.errors import HeadgateError
 
 __all__ = ["app", "run"]
@@ -46,6 +47,7 @@ def _options(
 app.command()(config)
 app.command()(bench)
 app.command()(demo)
+app.command()(simulate)
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -1,6 +1,7 @@
-"""`headgate bench`: run bench suites, print their figures, and with `--check` fail on a missed goal.
+"""`headgate bench`: run bench suites, print their figures, draw them, and with `--check` fail on a missed goal.
 
-Figures go to stdout, all else (progress, the machine, missed goals) to stderr.
+Figures go to stdout, all else (progress, the machine, missed goals) to stderr. What can be refused is refused before
+anything is measured: suites take minutes.
 """
 
 import json
@@ -8,11 +9,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from headgate.bench.harness import Bench, Progress, Report, Row, find_suite, run_suite, suites
+from headgate.bench._plot import Panel, check_plot, draw_panels
+from headgate.bench.harness import Bench, Progress, Report, Row, Suite, find_suite, run_suite, suites
 from headgate.cli.tables import show_table
 from headgate.errors import ConfigError
 
@@ -27,10 +30,18 @@ def bench(
     ] = None,
     *,
     list_suites: Annotated[bool, typer.Option("--list", help="List the suites and run none.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Less work: a suite takes under 30 s.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Less work: a suite takes a minute at most.")] = False,
+    cases: Annotated[
+        list[str] | None,
+        typer.Option("--case", metavar="TEXT", help="Only cases with this in their name; may be repeated."),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 if a goal is missed.")] = False,
     repeats: Annotated[int, typer.Option("--repeats", min=1, max=1000, help="Runs per figure.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per suite, each on one line.")] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Draw a chart too, as .svg or .png, where there is one."),
+    ] = None,
 ) -> None:
     """Measure what headgate costs, each figure beside a baseline measured in the same run."""
     if list_suites:
@@ -39,18 +50,42 @@ def bench(
     if not names:
         known = ", ".join(one.name for one in suites()) or "none"
         raise ConfigError(f"name a bench suite to run: known are {known}")
-    missed: list[str] = []
-    for one in [find_suite(name) for name in dict.fromkeys(names)]:
+    chosen = [find_suite(name) for name in dict.fromkeys(names)]
+    if plot is not None:
+        _check_plot(plot, chosen)
+    reports = []
+    for one in chosen:
         with _progress(one.name) as progress:
-            report = run_suite(one, Bench(quick=quick, repeats=repeats, progress=progress))
+            report = run_suite(one, Bench(quick=quick, repeats=repeats, only=cases or (), progress=progress))
+        if not report.rows and cases:
+            continue  # another suite may have what was asked for
+        reports.append(report)
         if as_json:
             print(json.dumps(report.to_json(), allow_nan=False), flush=True)
         else:
             _show(report)
-        missed += (f"{report.suite}: {case}" for case in report.missed)
+    if not reports:
+        raise ConfigError(f"no case of {', '.join(names)} has {' or '.join(map(repr, cases or ()))} in its name")
+    if plot is not None:
+        _draw(plot, [panel for report in reports for panel in report.panels])
+    missed = [f"{report.suite}: {case}" for report in reports for case in report.missed]
     if check and missed:
         print(f"headgate: missed {_count(len(missed), 'goal')}: {'; '.join(missed)}", file=sys.stderr)
         raise typer.Exit(1)
+
+
+def _check_plot(file: Path, chosen: list[Suite]) -> None:
+    without = [one.name for one in chosen if not one.charts]
+    if without:
+        known = ", ".join(one.name for one in suites() if one.charts) or "none"
+        raise ConfigError(f"--plot: suite {without[0]} has no chart; those with one are {known}")
+    check_plot(file)
+
+
+def _draw(file: Path, panels: list[Panel]) -> None:
+    if not panels:
+        raise ConfigError(f"--plot {file}: none of the cases that were run has a chart")
+    draw_panels(panels, file)
 
 
 def _show(report: Report) -> None:

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from headgate.config.units import BufferTimeout, Duration, FlushMode, format_size, format_time, parse_size
 from headgate.errors import ConfigError
 
-__all__ = ["Choice", "Count", "Flag", "FlushTime", "Fraction", "Kind", "Path", "Size", "Time", "Word"]
+__all__ = ["Address", "Choice", "Count", "Flag", "FlushTime", "Fraction", "Kind", "Path", "Size", "Time", "Word"]
 
 _T_co = TypeVar("_T_co", covariant=True)
 
@@ -263,6 +263,31 @@ class Path(Kind[str]):
         if isinstance(raw, str) and "\0" not in raw:
             return raw
         raise ConfigError("not a path")
+
+
+class Address(Kind[str]):
+    """An IP address of this machine to listen on. Names are refused: what they mean may change.
+
+    >>> Address().read("127.0.0.1")
+    '127.0.0.1'
+    """
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("an IP address such as 127.0.0.1 or ::1")
+
+    def read(self, raw: object) -> str:  # noqa: D102
+        from ipaddress import ip_address  # noqa: PLC0415 - this module is in every start's way
+
+        try:
+            return str(ip_address(raw.strip(" \t"))) if isinstance(raw, str) else self._refuse()
+        except ValueError:
+            return self._refuse()
+
+    @staticmethod
+    def _refuse() -> str:
+        raise ConfigError("not an IP address")
 
 
 def _is_number(raw: object) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
 
-from headgate.config.kinds import Choice, Count, Flag, FlushTime, Fraction, Path, Size, Time, Word
+from headgate.config.kinds import Address, Choice, Count, Flag, FlushTime, Fraction, Path, Size, Time, Word
 from headgate.config.units import (
     GIB,
     KIB,
@@ -34,8 +34,10 @@ __all__ = [
 ]
 
 _MS, _SECOND, _HOUR = NS_PER_MS, NS_PER_SECOND, NS_PER_HOUR
+_100_US = Duration(100_000)
 _100_MS = Duration(100 * _MS)
 _50_MS = Duration(50 * _MS)
+_5_S = Duration(5 * _SECOND)
 _10_S = Duration(10 * _SECOND)
 _30_S = Duration(30 * _SECOND)
 _60_S = Duration(60 * _SECOND)
@@ -134,6 +136,29 @@ class NetworkSettings(Section):
         "Socket driver: 'auto' takes the fastest available, 'asyncio' is the portable one.",
     ] = "auto"
     connect_timeout: Annotated[Duration, Time(_MS, _HOUR), "How long a connection to another worker may take."] = _30_S
+    handshake_timeout: Annotated[
+        Duration, Time(_MS, _HOUR), "How long a peer may take to prove that it belongs to the job."
+    ] = _5_S
+    idle_timeout: Annotated[
+        Duration, Time(10 * _MS, 24 * _HOUR), "A connection on which nothing arrives for so long has failed."
+    ] = _60_S
+    checksum: Annotated[bool, Flag(), "Send a CRC-32C with every buffer; a mismatch fails the connection."] = False
+    keepalive: Annotated[bool, Flag(), "Let the kernel probe silent connections (SO_KEEPALIVE)."] = True
+    send_buffer: Annotated[int, Size(0, GIB), "SO_SNDBUF of each connection; 0 leaves it to the kernel."] = 0
+    receive_buffer: Annotated[int, Size(0, GIB), "SO_RCVBUF of each connection; 0 leaves it to the kernel."] = 0
+    bind_address: Annotated[str, Address(), "Where a worker listens; beyond loopback, connections are encrypted."] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, Count(0, 65_535), "Port a worker listens on; 0 takes a free one."] = 0
+    max_half_open: Annotated[
+        int, Count(1, 100_000), "Most connections at once whose peer has not proved itself yet."
+    ] = 64
+    max_channels_per_connection: Annotated[
+        int, Count(1, 1_000_000), "Most channels that one peer may open over its connection."
+    ] = 65_536
+    insecure_plaintext: Annotated[
+        bool, Flag(), "Allow connections beyond loopback without encryption. Anyone on the way can read them."
+    ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +175,11 @@ class ExecutionSettings(Section):
         "When a buffer that is not full is sent: 'auto' when the task has no more input at hand and after "
         "100 ms at the latest, a time for a fixed interval, 0 after every record, -1 only when full.",
     ] = _AUTO
+    switch_interval: Annotated[
+        Duration,
+        Time(10_000, _SECOND),
+        "How long a task may keep the interpreter from the network thread of its worker.",
+    ] = _100_US
     object_reuse: Annotated[bool, Flag(), "Hand the same object down a chain of operators instead of a copy."] = False
     max_parallelism: Annotated[
         int, Count(1, 32_768), "Number of key groups, so the most subtasks a keyed step can ever have."

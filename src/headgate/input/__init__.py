@@ -1,12 +1,13 @@
 """From the producer's queue to the consumer's loop.
 
-`channel` reaches one producer, `gate` takes turns among channels (`union` among gates) and is where a task waits for
-input, `reader` turns buffers back into elements.
+`channel` reaches one producer, `remote` one in another worker; `gate` takes turns among channels (`union` among gates)
+and is where a task waits for input; `reader` turns buffers back into elements.
 """
 
-from headgate.input.channel import Backoff, ChannelState, ChannelStatistics, InputChannel, LocalSource, Source
+from headgate.input.channel import Backoff, ChannelState, ChannelStatistics, InputChannel, LocalSource, Outlet, Source
 from headgate.input.gate import Gate, GateStatistics, InputGate
 from headgate.input.reader import ReaderStatistics, RecordReader
+from headgate.input.remote import RemoteChannel, RemoteOutlet, RemoteState, RemoteStatistics
 from headgate.input.union import UnionGate
 
 __all__ = [
@@ -18,8 +19,13 @@ __all__ = [
     "InputChannel",
     "InputGate",
     "LocalSource",
+    "Outlet",
     "ReaderStatistics",
     "RecordReader",
+    "RemoteChannel",
+    "RemoteOutlet",
+    "RemoteState",
+    "RemoteStatistics",
     "Source",
     "UnionGate",
 ]

@@ -90,6 +90,11 @@ class Backoff:
 class Listener(Protocol):
     """What is told about data: the channel."""
 
+    @property
+    def asleep(self) -> bool:
+        """Whether the reader sleeps."""
+        ...
+
     def available_locked(self) -> Wake:
         """There is something to poll."""
         ...
@@ -126,9 +131,26 @@ class Subpartitions(Protocol):
         """Want no more of it."""
         ...
 
+    def publish_locked(self, partition_id: PartitionId, event: bytes) -> Wake:
+        """Hand an event to the task that produces the partition."""
+        ...
+
+
+class Outlet(Protocol):
+    """The way to another worker: where credit waits a little, so that it is announced in few messages."""
+
+    def hurry_locked(self) -> Wake:
+        """The reader has nothing at hand: what waits must go now."""
+        ...
+
 
 class Source(Protocol):
     """How a channel gets to its producer."""
+
+    @property
+    def outlet(self) -> Outlet | None:
+        """The way to the producer's worker, if it is another one."""
+        ...
 
     @property
     def retry_at_ns(self) -> int | None:
@@ -137,6 +159,10 @@ class Source(Protocol):
 
     def request_locked(self, listener: Listener, now_ns: int) -> tuple[Polled | None, Wake]:
         """Try to connect; None: not yet. PartitionNotFound after the last try."""
+        ...
+
+    def send_event_locked(self, event: bytes) -> Wake:
+        """Send an event against the stream, to the task that produces."""
         ...
 
     def release_locked(self) -> Wake:
@@ -157,6 +183,8 @@ class LocalSource:
     """
 
     __slots__ = ("_backoff", "_delay_ns", "_index", "_partition_id", "_registry", "retry_at_ns")
+
+    outlet = None
 
     def __init__(
         self,
@@ -185,6 +213,10 @@ class LocalSource:
         self.retry_at_ns = None
         return subpartition, wake
 
+    def send_event_locked(self, event: bytes) -> Wake:
+        """Send an event against the stream, to the task that produces."""
+        return self._registry.publish_locked(self._partition_id, event)
+
     def release_locked(self) -> Wake:
         """Want no more."""
         return self._registry.release_subpartition_locked(self._partition_id, self._index)
@@ -209,6 +241,11 @@ class InputChannel:
         self.polled: Polled | None = None  # once connected: what the gate takes buffers from
         self.queued = False  # stands in the gate's queue
         self._gate = gate
+
+    @property
+    def asleep(self) -> bool:
+        """Whether the reader sleeps."""
+        return self._gate.asleep
 
     def available_locked(self) -> Wake:
         """The producer says that there is something to poll."""
@@ -261,6 +298,11 @@ class InputChannel:
 
 class GateQueue(Protocol):
     """The gate, as far as its channels know it."""
+
+    @property
+    def asleep(self) -> bool:
+        """Whether the reader sleeps."""
+        ...
 
     def enqueue_locked(self, channel: InputChannel) -> Wake:
         """A channel has data and does not stand in the queue."""

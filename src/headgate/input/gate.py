@@ -16,21 +16,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headgate.buffer import Kind
-from headgate.errors import Cancelled, HeadgateError, PartitionNotFound, ProducerFailed
+from headgate.errors import Cancelled, HeadgateError, LocalProtocolError, PartitionNotFound, ProducerFailed
 from headgate.ids import ChannelIndex
 from headgate.input.channel import ChannelState, ChannelStatistics, InputChannel
 from headgate.meters import TaskState
-from headgate.record.element import EndOfPartition, decode_event
+from headgate.record.element import EndOfPartition, decode_event, encode_event
 from headgate.sync import together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headgate.buffer import BufferSlice
+    from headgate.buffer import BufferSlice, LocalPool
     from headgate.clock import Clock
-    from headgate.input.channel import Source
+    from headgate.input.channel import Outlet, Source
     from headgate.input.union import UnionGate
     from headgate.meters import TaskTimer
+    from headgate.record.element import Event
     from headgate.sync import Lock, Sync, Waiter, Wake
 
 __all__ = ["Gate", "GateStatistics", "InputGate"]
@@ -155,6 +156,11 @@ class Gate(ABC):
         """As `fail_locked`, also for a union that this gate is part of."""
         return self.fail_locked(error)
 
+    @property
+    def has_sleeper(self) -> bool:
+        """Whether the reader sleeps."""
+        return self._sleeper is not None
+
     def wake_reader_locked(self) -> Wake:
         """Let the reader look again, if it is asleep."""
         sleeper, self._sleeper = self._sleeper, None
@@ -171,6 +177,9 @@ class Gate(ABC):
                 return
             self._sleeper = waiter = self._sync.waiter()
             until_ns = self._retry_at_locked()
+            hurried = self._hurry_locked()
+        if hurried is not None:
+            hurried()
         if until_ns is None or (deadline_ns is not None and deadline_ns < until_ns):
             until_ns = deadline_ns
         if self._timer is not None:
@@ -198,6 +207,10 @@ class Gate(ABC):
 
     @abstractmethod
     def _has_data_locked(self) -> bool: ...
+
+    @abstractmethod
+    def _hurry_locked(self) -> Wake:
+        """Let credit that waits for more be announced: the reader has nothing at hand."""
 
     @abstractmethod
     def _end_locked(self, number: int) -> Wake: ...
@@ -235,6 +248,8 @@ class InputGate(Gate):
         self._open = channels
         self._requesting: dict[InputChannel, None] = {}
         self._union: UnionGate | None = None
+        self._outlets: dict[Outlet, None] = {}  # the ways to other workers that its channels use
+        self.pool: LocalPool | None = None  # what its remote channels share
 
     @property
     def channel_count(self) -> int:
@@ -256,6 +271,8 @@ class InputGate(Gate):
         now_ns = self._clock.now_ns()
         with self.lock:
             channel = self.channels[index]
+            if source.outlet is not None:
+                self._outlets[source.outlet] = None
             try:
                 wake = channel.connect_locked(source, now_ns)
             except (Cancelled, PartitionNotFound, ProducerFailed) as error:
@@ -264,6 +281,32 @@ class InputGate(Gate):
                 self._requesting[channel] = None
                 # A reader asleep without knowing of the retry must look again.
                 wake = together(wake, (self._union or self).wake_reader_locked())
+        if wake is not None:
+            wake()
+
+    def send_task_event(self, index: int, event: Event) -> None:
+        """Send an event against the stream: to the task that produces what a channel reads.
+
+        Raises:
+            LocalProtocolError: the channel is not connected yet.
+            Cancelled: the channel is not read any more.
+        """
+        data = encode_event(event)
+        with self.lock:
+            source = self.channels[index].source
+            if source is None:
+                raise LocalProtocolError(f"gate {self.name}, channel {index}: its producer is not known yet")
+            wake = source.send_event_locked(data)
+        if wake is not None:
+            wake()
+
+    def use_pool(self, pool: LocalPool) -> None:
+        """Let the remote channels share a pool, which is destroyed when all have ended or the gate is released."""
+        with self.lock:
+            if isinstance(self.failure, Cancelled):
+                wake = pool.destroy_locked()
+            else:
+                self.pool, wake = pool, None
         if wake is not None:
             wake()
 
@@ -296,12 +339,25 @@ class InputGate(Gate):
                     wake = together(wake, woken)
                 if taken is not None:
                     taken.channel = channel.index
-                    return taken, wake
+                    if queue or not self._outlets:
+                        return taken, wake
+                    return taken, together(wake, self.hurry_locked())
         except HeadgateError as error:
             self.fail_locked(error)
             if wake is None:
                 raise
+        if self._outlets:
+            wake = together(wake, self.hurry_locked())
         return None, wake  # a failure comes with the next call, after the wake-ups
+
+    def hurry_locked(self) -> Wake:
+        """Let credit that waits for more be announced."""
+        return together(*[outlet.hurry_locked() for outlet in self._outlets])
+
+    @property
+    def asleep(self) -> bool:
+        """Whether the reader sleeps: then nobody but whoever makes credit will hurry it."""
+        return (self if self._union is None else self._union).has_sleeper
 
     def statistics(self) -> GateStatistics:
         """The gate at this moment."""
@@ -318,13 +374,15 @@ class InputGate(Gate):
         if channel.state is not ChannelState.READING:
             return None
         self._open -= 1
-        return channel.end_locked()
+        ended = channel.end_locked()
+        return ended if self._open or self.pool is None else together(ended, self.pool.destroy_locked())
 
     def release_channels_locked(self) -> Wake:
         """Release every channel."""
         self._queue.clear()
         self._requesting.clear()
-        return together(*[channel.release_locked() for channel in self.channels])
+        released = together(*[channel.release_locked() for channel in self.channels])
+        return released if self.pool is None else together(released, self.pool.destroy_locked())
 
     def retry_at_locked(self) -> int | None:
         """When the next missing partition is to be asked for."""
@@ -352,6 +410,7 @@ class InputGate(Gate):
         return bool(self._queue)
 
     _end_locked = end_locked
+    _hurry_locked = hurry_locked
     _release_locked = release_channels_locked
     _retry_at_locked = retry_at_locked
     _retry_locked = retry_locked

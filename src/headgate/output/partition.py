@@ -213,11 +213,12 @@ class ResultPartition:
         wakes = [subpartition.release_locked(cause) for subpartition in self.subpartitions]
         return together(*wakes, self.pool.destroy_locked())
 
-    def release_subpartition_locked(self, index: SubpartitionIndex) -> Wake:
-        """A reader wants no more of its subpartition; when none does, the writer is stopped."""
-        wake = self.subpartitions[index].release_locked()
+    def release_subpartition_locked(self, index: SubpartitionIndex, cause: BaseException | None = None) -> Wake:
+        """A reader wants no more of its subpartition, or is lost (`cause`); without readers the writer is stopped."""
+        wake = self.subpartitions[index].release_locked(cause)
         if all(subpartition.state is SubpartitionState.RELEASED for subpartition in self.subpartitions):
-            wake = together(wake, self.release_locked(Cancelled("it has no reader left")))
+            why = "it has no reader left" + (f": {cause}" if cause is not None else "")
+            wake = together(wake, self.release_locked(Cancelled(why)))
         return wake
 
     def statistics(self) -> PartitionStatistics:

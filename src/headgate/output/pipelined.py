@@ -165,6 +165,27 @@ class PipelinedSubpartition:
         marker = last.buffer.marker
         return marker < 0 or (self._flushed and marker > last.position)
 
+    @property
+    def next_is_event(self) -> bool:
+        """Whether a poll gives an event, or an error: what needs no buffer at the reader."""
+        for reader in self._queue:
+            marker = reader.buffer.marker
+            if reader.buffer.kind is not _DATA:
+                return True
+            if marker >= 0 or ~marker > reader.position:
+                return False  # else it was read up to its end before it was finished, and a poll passes over it
+        return self.state is _RELEASED
+
+    @property
+    def pressing(self) -> bool:
+        """Whether what is there should not wait for more: it was flushed, or ends in an event."""
+        return self._flushed or not self._queue or self._queue[-1].buffer.kind is not _DATA
+
+    @property
+    def drained(self) -> bool:
+        """Whether the end has been polled."""
+        return self.state is SubpartitionState.FINISHED and not self._queue
+
     def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
         """The next bytes, to be released by the caller (None if there are none), and whom to wake.
 
@@ -213,7 +234,7 @@ class PipelinedSubpartition:
         self._queue.clear()
         self.backlog = 0
         listener, self._listener = self._listener, None
-        if listener is not None and not self.announced and not read_to_the_end:
+        if listener is not None and not read_to_the_end:  # also one that knows of data, but has no credit for it
             wakes.append(listener.available_locked())
         return together(*wakes)
 

@@ -6,9 +6,11 @@ of a job's partitions with the job. Everything runs under the exchange lock.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from headgate.errors import LocalProtocolError, PartitionNotFound
+from headgate.record.element import decode_event, event_name
 from headgate.sync import together
 
 if TYPE_CHECKING:
@@ -17,9 +19,12 @@ if TYPE_CHECKING:
     from headgate.ids import JobId, PartitionId, SubpartitionIndex
     from headgate.output.partition import PartitionStatistics, ResultPartition
     from headgate.output.pipelined import PipelinedSubpartition, SubpartitionListener
+    from headgate.record.element import Event
     from headgate.sync import Lock, Wake
 
 __all__ = ["PartitionRegistry"]
+
+_log = logging.getLogger(__name__)
 
 
 class PartitionRegistry:
@@ -36,6 +41,7 @@ class PartitionRegistry:
     def __init__(self, lock: Lock) -> None:
         self.lock = lock
         self._partitions: dict[PartitionId, ResultPartition] = {}
+        self._handlers: dict[PartitionId, dict[str, list[Callable[[Event], object]]]] = {}  # of task events, by name
 
     def register(self, partition: ResultPartition) -> None:
         """Let readers find a partition."""
@@ -56,15 +62,37 @@ class PartitionRegistry:
         subpartition = partition.subpartitions[index]
         return subpartition, subpartition.attach_locked(listener)
 
-    def release_subpartition_locked(self, partition_id: PartitionId, index: SubpartitionIndex) -> Wake:
-        """A reader wants no more; fine if the partition is gone already."""
+    def release_subpartition_locked(
+        self, partition_id: PartitionId, index: SubpartitionIndex, cause: BaseException | None = None
+    ) -> Wake:
+        """A reader wants no more, or is lost (`cause`); fine if the partition is gone already."""
         partition = self._partitions.get(partition_id)
-        return None if partition is None else partition.release_subpartition_locked(index)
+        return None if partition is None else partition.release_subpartition_locked(index, cause)
+
+    def subscribe(self, partition_id: PartitionId, name: str, handler: Callable[[Event], object]) -> None:
+        """Call `handler` with each event of that name that a consumer sends back to a partition's producer.
+
+        It is called on the thread that brings the event, the network's or the consumer's, and must be quick. It is
+        forgotten with the partition.
+        """
+        with self.lock:
+            self._partition_locked(partition_id)
+            self._handlers.setdefault(partition_id, {}).setdefault(name, []).append(handler)
+
+    def publish_locked(self, partition_id: PartitionId, event: bytes) -> Wake:
+        """An event from a consumer: those who subscribed to its name are called after the lock."""
+        named = self._handlers.get(partition_id)
+        if not named:
+            return None  # nobody listens, or the partition is gone: the consumer need not know
+        decoded = decode_event(event, f"partition {partition_id}, task event")
+        handlers = list(named.get(event_name(decoded), ()))
+        return (lambda: _call_all(handlers, decoded)) if handlers else None
 
     def release(self, partition_id: PartitionId, cause: BaseException | None = None) -> None:
         """Release one partition and forget it; fine if it is gone already."""
         with self.lock:
             partition = self._partitions.pop(partition_id, None)
+            self._handlers.pop(partition_id, None)
             wake = None if partition is None else partition.release_locked(cause)
         if wake is not None:
             wake()
@@ -80,6 +108,8 @@ class PartitionRegistry:
     def _release_where(self, chosen: Callable[[PartitionId], bool], cause: BaseException | None) -> None:
         with self.lock:
             ours = [partition_id for partition_id in self._partitions if chosen(partition_id)]
+            for one in ours:
+                self._handlers.pop(one, None)
             wake = together(*[self._partitions.pop(one).release_locked(cause) for one in ours])
         if wake is not None:
             wake()
@@ -95,3 +125,11 @@ class PartitionRegistry:
         if partition is None:
             raise PartitionNotFound(f"partition {partition_id} is not on this worker, or not yet, or no more")
         return partition
+
+
+def _call_all(handlers: list[Callable[[Event], object]], event: Event) -> None:
+    for handler in handlers:
+        try:
+            handler(event)
+        except Exception:  # noqa: BLE001 - a user's handler must not stop the thread that brings events
+            _log.exception("a handler of the task event %s failed", event_name(event))

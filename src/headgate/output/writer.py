@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from headgate.buffer import UNCHANNELLED
 from headgate.config import BufferTimeout, FlushMode
-from headgate.errors import LocalProtocolError
+from headgate.errors import LocalProtocolError, RecordTooLarge
 from headgate.meters import Counter
 from headgate.record.element import (
     Batch,
@@ -274,6 +274,7 @@ class RecordWriter(Generic[T]):
                 # A few buffers' worth at a time: a long list of small values must not become one huge record.
                 stop = start + min(self._batch_size, 4 * self._full)
                 self._put_batch(lane, values[start:stop], None, wait=True)
+                self._drain(lane, wait=True)
                 start = stop
         if self._always:
             self.partition.flush(lane.channel)
@@ -297,8 +298,17 @@ class RecordWriter(Generic[T]):
 
     def _put_batch(self, lane: _Lane[T], values: list[T], times: list[int] | None, *, wait: bool) -> bool:
         count = len(values)
+        try:
+            pieces = encode_batch(self._serializer, values, times, self._limits)
+        except RecordTooLarge:
+            if count == 1:
+                raise
+            half = count // 2  # each value may be within the limit: only one that is not, by itself, is too large
+            lane.values[:0] = values[half:]
+            if times is not None:
+                lane.times[:0] = times[half:]
+            return self._put_batch(lane, values[:half], times and times[:half], wait=wait)
         self.records_out.value += count
-        pieces = encode_batch(self._serializer, values, times, self._limits)
         self._adapt(count, sum(map(len, pieces)))
         return self._put(lane, pieces, wait=wait)
 

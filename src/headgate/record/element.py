@@ -40,6 +40,7 @@ __all__ = [
     "encode_batch",
     "encode_element",
     "encode_event",
+    "event_name",
 ]
 
 T = TypeVar("T")
@@ -292,6 +293,15 @@ class UserEvent(Event, frozen=True, tag="user"):
 
     name: str
     payload: bytes = b""
+
+
+def event_name(event: Event) -> str:
+    """What an event is dispatched by: a user's own name for it, or the kind of event it is.
+
+    >>> event_name(UserEvent("reload")), event_name(EndOfSuperstep())
+    ('reload', 'end-of-superstep')
+    """
+    return event.name if isinstance(event, UserEvent) else str(type(event).__struct_config__.tag)
 
 
 _AnyEvent = EndOfPartition | EndOfSuperstep | CheckpointBarrier | UserEvent

@@ -1,10 +1,12 @@
 """The protocol between two workers, without a socket in sight.
 
-`frames` are the messages, `codec` their bytes, `decoder` finds them in a stream; `credit` is the arithmetic of flow
-control, `handshake` comes before all of it. Sessions and the drivers that move bytes come on top of these.
+`frames` are the messages, `codec` their bytes, `decoder` finds them in a stream; `handshake` comes before all of it.
+`producer` and `consumer` are the two halves of a connection, `states` what may happen in them, `credit` the arithmetic
+of their flow control.
 """
 
 from headgate.wire.codec import decode_frame, encode_frame
+from headgate.wire.consumer import ConsumerSession, ConsumerStream
 from headgate.wire.credit import Book, Ledger
 from headgate.wire.decoder import Decoder, Payload
 from headgate.wire.frames import (
@@ -20,6 +22,7 @@ from headgate.wire.frames import (
     RequestPartition,
     SendTaskEvent,
 )
+from headgate.wire.producer import Outgoing, ProducerSession, ProducerStream, Supply
 
 __all__ = [
     "CONNECTION",
@@ -28,15 +31,21 @@ __all__ = [
     "Book",
     "CancelRequest",
     "Close",
+    "ConsumerSession",
+    "ConsumerStream",
     "Data",
     "Decoder",
     "Frame",
     "KeepAlive",
     "Ledger",
+    "Outgoing",
     "Payload",
+    "ProducerSession",
+    "ProducerStream",
     "ReportError",
     "RequestPartition",
     "SendTaskEvent",
+    "Supply",
     "decode_frame",
     "encode_frame",
 ]

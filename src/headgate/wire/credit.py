@@ -1,11 +1,10 @@
 """Credit, as both sides count it.
 
 The sender's `Ledger` says how many buffers it may still send for one receiver; the receiver's `Book` says how many it
-has set aside for one channel and how many of those the sender knows of. Plain arithmetic, called by the sessions under
-the exchange lock.
+has promised to take. Plain arithmetic, called by the sessions on the network thread.
 
-Invariants: sent <= granted (ledger); announced <= reserved + received (book); so every credit the sender has is backed
-by a buffer that waits for it.
+Invariants: sent <= granted (ledger); received <= promised (book); and, since what is granted was promised before,
+sent <= granted <= promised across both.
 """
 
 from __future__ import annotations
@@ -53,59 +52,34 @@ class Ledger:
 
 
 class Book:
-    """The receiver's side of one channel's credit.
+    """The receiver's side of one channel's credit: what it has promised, and what has come of it.
 
-    >>> book = Book(exclusive=2)
-    >>> book.receive(backlog=5); book.wanted
-    6
-    >>> book.reserve(4); book.take_unannounced()
+    >>> book = Book(initial=2)
+    >>> book.receive(); book.outstanding
+    1
+    >>> book.promise(3); book.outstanding
     4
-    >>> book.take_unannounced()
-    0
     """
 
-    __slots__ = ("backlog", "exclusive", "reserved", "unannounced")
+    __slots__ = ("promised", "received")
 
-    def __init__(self, exclusive: int) -> None:
-        self.exclusive = exclusive  # buffers of its own, which is also its initial credit
-        self.reserved = exclusive  # buffers set aside that no data has arrived for
-        self.unannounced = 0  # of these, how many the sender does not know of
-        self.backlog = 0  # what the sender had waiting when it last spoke
+    def __init__(self, initial: int) -> None:
+        self.promised = initial
+        self.received = 0
 
     @property
-    def wanted(self) -> int:
-        """How many more buffers it could use: enough for the backlog and the initial credit."""
-        return max(0, self.backlog + self.exclusive - self.reserved)
+    def outstanding(self) -> int:
+        """Credit that is with the sender or on its way: so many buffers must be set aside."""
+        return self.promised - self.received
 
-    @property
-    def credit_at_sender(self) -> int:
-        """Credit that is with the sender or on its way."""
-        return self.reserved - self.unannounced
+    def promise(self, credit: int) -> None:
+        """More buffers were set aside, and the sender is about to be told."""
+        if credit < 1 or self.outstanding + credit > MAX_CREDIT:
+            raise InvariantViolated(f"a credit of {credit} is announced on top of {self.outstanding}")
+        self.promised += credit
 
-    def reserve(self, count: int = 1) -> None:
-        """Buffers were set aside."""
-        self.reserved += count
-        self.unannounced += count
-
-    def give_up(self, count: int) -> None:
-        """Buffers that were set aside, and not announced, go elsewhere."""
-        if count > self.unannounced:
-            raise InvariantViolated(f"{count} buffers are taken back, but only {self.unannounced} are not promised")
-        self.reserved -= count
-        self.unannounced -= count
-
-    def take_unannounced(self) -> int:
-        """How much credit to announce now; it counts as announced from here on."""
-        credit, self.unannounced = self.unannounced, 0
-        return credit
-
-    def learn(self, backlog: int) -> None:
-        """The sender said how much it has waiting."""
-        self.backlog = backlog
-
-    def receive(self, backlog: int) -> None:
-        """A buffer has arrived: it fills one that was announced."""
-        if self.credit_at_sender <= 0:
+    def receive(self) -> None:
+        """A buffer arrives: it fills one that was promised."""
+        if self.received >= self.promised:
             raise RemoteProtocolError("data came without credit")
-        self.reserved -= 1
-        self.backlog = backlog
+        self.received += 1

@@ -13,19 +13,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headgate.errors import RemoteProtocolError
-from headgate.wire.codec import PREFIX, data_head_bytes, decode_data, decode_frame
-from headgate.wire.frames import Data, Frame
+from headgate.wire.codec import CREDIT_FRAME, DATA_HEAD, PREFIX, data_head_bytes, decode_data, decode_frame
+from headgate.wire.frames import ALIGNMENT, MAX_BACKLOG, MAX_CREDIT, AddCredit, Data, Frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["MAX_CONTROL_BYTES", "Decoder", "Payload"]
+__all__ = ["MAX_CONTROL_BYTES", "Decoder", "Payload", "Whole"]
 
 MAX_CONTROL_BYTES: Final = 8 * 1024
 """Most bytes of a frame that is not `Data`."""
 
 _LENGTH_BYTES = 4
 _PREFIX_BYTES = PREFIX.size
+_PLAIN_DATA_BYTES = DATA_HEAD.size
+_CREDIT_BYTES = CREDIT_FRAME.size
+
+
+Whole = tuple[int, int, int, int, memoryview]
+"""A `Data` frame without flags, with all of its payload: receiver, sequence, backlog, skew, payload.
+
+Under load nearly all frames are of this kind, and one bare tuple for each is what costs least.
+"""
 
 
 class Payload(NamedTuple):
@@ -48,55 +57,100 @@ class Decoder:
     ([], [KeepAlive()])
     """
 
-    __slots__ = ("_error", "_head", "_max_bytes", "_max_payload_bytes", "_payload_left")
+    __slots__ = (
+        "_error",
+        "_head",
+        "_max_bytes",
+        "_max_payload_bytes",
+        "_owes_empty",
+        "_payload_left",
+        "_whole",
+        "position",
+    )
 
-    def __init__(self, max_payload_bytes: int) -> None:
+    def __init__(self, max_payload_bytes: int, *, whole: bool = False) -> None:
+        self._whole = whole  # yield plain data with all of its payload at once, where it has come at once
         self._max_payload_bytes = max_payload_bytes
         self._max_bytes = max(2 + data_head_bytes(0xFF) + max_payload_bytes, MAX_CONTROL_BYTES)
         self._head = bytearray()  # of a frame that is not complete: all of a small one, or the head of `Data`
         self._payload_left = 0
+        self._owes_empty = False  # a payload of no bytes has not been yielded yet
         self._error: str | None = None
+        self.position = 0
+        """How many of the bytes fed last are behind what was yielded last: who stops there feeds the rest later."""
 
     @property
     def idle(self) -> bool:
         """Whether the stream stands between two frames: the only place where it may end."""
-        return not self._head and not self._payload_left
+        return not self._head and not self._payload_left and not self._owes_empty
 
-    def feed(self, data: memoryview) -> Iterator[Frame | Payload]:
-        """The frames, and pieces of payloads, that these bytes complete. Consume it all before the next call.
+    def feed(self, data: memoryview) -> Iterator[Frame | Payload | Whole]:  # noqa: C901, PLR0912, PLR0915 - one loop, for speed
+        """The frames, and pieces of payloads, that these bytes complete.
+
+        Consume it all before the next call, or stop and begin that call at `position`.
 
         Raises:
             RemoteProtocolError: the bytes are not frames; the same again from then on.
         """
         if self._error is not None:
             raise RemoteProtocolError(self._error)
+        position, end, head = 0, len(data), self._head
+        if self._owes_empty:  # who was fed stopped at the head
+            self._owes_empty = False
+            yield Payload(data[:0], True)
+        whole, unpack_head, data_type = self._whole, DATA_HEAD.unpack_from, Data.TYPE
+        unpack_credit, credit_type = CREDIT_FRAME.unpack_from, AddCredit.TYPE
         try:
-            yield from self._feed(data)
+            while position < end:
+                if left := self._payload_left:
+                    stop = position + left
+                    stop = min(stop, end)
+                    self._payload_left = left = position + left - stop
+                    piece = data[position:stop]
+                    self.position = position = stop
+                    yield Payload(piece, not left)
+                    continue
+                # The two frames of which there is one for every buffer, where they lie whole in what was fed.
+                if whole and not head and end - position >= _CREDIT_BYTES:
+                    if data[position + 4] == credit_type:
+                        length, _, flags, receiver, attempt, credit = unpack_credit(data, position)
+                        if length == _CREDIT_BYTES - 4 and not flags and 1 <= credit <= MAX_CREDIT:
+                            self.position = position = position + _CREDIT_BYTES
+                            yield AddCredit(receiver, attempt, credit)
+                            continue
+                    elif end - position >= _PLAIN_DATA_BYTES:
+                        length, kind, flags, receiver, sequence, backlog, skew = unpack_head(data, position)
+                        start, stop = position + _PLAIN_DATA_BYTES, position + 4 + length
+                        if (
+                            kind == data_type
+                            and not flags
+                            and start <= stop <= end
+                            and stop - start <= self._max_payload_bytes
+                            and skew < ALIGNMENT
+                            and backlog <= MAX_BACKLOG
+                        ):
+                            self.position = position = stop
+                            yield receiver, sequence, backlog, skew, data[start:stop]
+                            continue
+                stop = min(end, position + self._needed() - len(head))
+                head += data[position:stop]
+                position = stop
+                if len(head) < self._needed():
+                    continue  # the next step of the head, or the next call
+                frame = self._frame()
+                head.clear()
+                self.position = position
+                if type(frame) is not Data:
+                    yield frame
+                    continue
+                self._payload_left, self._owes_empty = frame.size, not frame.size
+                yield frame
+                if self._owes_empty:
+                    self._owes_empty = False
+                    yield Payload(data[:0], True)
         except RemoteProtocolError as error:
             self._error = str(error)  # not the error: its traceback would keep what was fed
             raise
-
-    def _feed(self, data: memoryview) -> Iterator[Frame | Payload]:
-        position, end, head = 0, len(data), self._head
-        while position < end:
-            if self._payload_left:
-                stop = min(end, position + self._payload_left)
-                self._payload_left -= stop - position
-                yield Payload(data[position:stop], last=not self._payload_left)
-                position = stop
-                continue
-            stop = min(end, position + self._needed() - len(head))
-            head += data[position:stop]
-            position = stop
-            if len(head) < self._needed():
-                continue  # the next step of the head, or the next call
-            frame = self._frame()
-            head.clear()
-            if isinstance(frame, Data):
-                self._payload_left = frame.size
-            yield frame
-            if isinstance(frame, Data) and not frame.size:
-                yield Payload(data[:0], last=True)
 
     def _needed(self) -> int:
         """How long the head must be to go on, by what is known of it: length, prefix, then all before a payload."""

@@ -3,7 +3,8 @@
 `Data` is the one frame that ends in a payload of any size. The payload is not part of the type: `decoder` hands it on
 in pieces, straight to where it belongs.
 
-Invariant: a frame that exists is valid, so writing one cannot fail.
+Invariant: a frame that exists is valid, so writing one cannot fail. The exceptions are `Data` and `AddCredit`, of which
+there may be one for every buffer: the codec checks what it writes and what it reads.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from headgate.errors import LocalProtocolError
 from headgate.ids import AttemptId, PartitionId, SubpartitionIndex  # noqa: TC001 - msgspec asks for them at run time
 
 __all__ = [
+    "ALIGNMENT",
     "CONNECTION",
+    "MAX_BACKLOG",
     "MAX_CREDIT",
     "MAX_ERROR_TEXT_BYTES",
     "MAX_TASK_EVENT_BYTES",
@@ -35,14 +38,19 @@ __all__ = [
 CONNECTION: Final = 0xFFFF_FFFF
 """The receiver of an error that concerns the whole connection."""
 
-MAX_CREDIT: Final = 1_000_000
-"""Most credit one message may add: far above any pool, far below an overflow."""
+MAX_CREDIT: Final = 1 << 17
+"""Most credit one channel may have at a time: above any gate's buffers, far below an overflow."""
+
+MAX_BACKLOG: Final = 1 << 20
+"""Most buffers that a producer may say it has waiting for one channel."""
+
+ALIGNMENT: Final = 64
+"""Payloads keep their place in a buffer modulo this, so that what was aligned stays aligned."""
 
 MAX_ERROR_TEXT_BYTES: Final = 1024
 MAX_TASK_EVENT_BYTES: Final = 4096
 _MAX_JOB_BYTES: Final = 255
 _U32: Final = 0xFFFF_FFFF
-_MOST_BEFORE_PAYLOAD: Final = 32  # bytes of a `Data` frame that count in its length and are not payload: at most
 
 
 class _Frame(msgspec.Struct, frozen=True):
@@ -53,6 +61,9 @@ class _Frame(msgspec.Struct, frozen=True):
 
 class RequestPartition(_Frame, frozen=True):
     """Consumer to producer: send me a subpartition, as `receiver`, against this much credit to begin with.
+
+    Without credit (None) the producer sends whatever the connection takes. Receivers are numbered upwards; a connection
+    never sees a number twice.
 
     >>> from headgate.ids import JobId
     >>> partition = PartitionId(JobId("etl"), AttemptId(1), vertex=3, output=0, subtask=7)
@@ -65,14 +76,14 @@ class RequestPartition(_Frame, frozen=True):
     receiver: int
     partition: PartitionId
     subpartition: SubpartitionIndex
-    credit: int
+    credit: int | None
 
     def __post_init__(self) -> None:
         which = self.partition
         _check_u32(self.receiver, which.attempt, which.vertex, which.output, which.subtask, self.subpartition)
         _check_text(which.job, _MAX_JOB_BYTES, "a job's name")
         _check(self.receiver != CONNECTION, "a request as the receiver that means the connection")
-        _check(0 <= self.credit <= MAX_CREDIT, f"an initial credit of {self.credit}")
+        _check(0 <= (self.credit or 0) <= MAX_CREDIT, f"an initial credit of {self.credit}")
 
 
 class AddCredit(_Frame, frozen=True):
@@ -88,13 +99,9 @@ class AddCredit(_Frame, frozen=True):
     attempt: AttemptId
     credit: int
 
-    def __post_init__(self) -> None:
-        _check_u32(self.receiver, self.attempt)
-        _check(1 <= self.credit <= MAX_CREDIT, f"a credit of {self.credit}")
-
 
 class CancelRequest(_Frame, frozen=True):
-    """Consumer to producer: `receiver` wants no more.
+    """Consumer to producer: `receiver` wants no more, or has read the end. The last frame for it in this direction.
 
     >>> CancelRequest(receiver=5, attempt=AttemptId(1)).attempt
     1
@@ -137,16 +144,14 @@ class Data(_Frame, frozen=True):
     TYPE: ClassVar[int] = 0x20
 
     receiver: int
-    sequence: int
-    backlog: int
+    sequence: int  # counts the buffers and events of a channel, modulo 2**32
+    backlog: int  # data buffers still waiting at the producer
     size: int
+    skew: int = 0  # where the payload began in its buffer, modulo ALIGNMENT
     event: bool = False
     compressed: bool = False
-    checksum: int | None = None  # CRC-32C of the payload, where the peers agreed on it
-
-    def __post_init__(self) -> None:
-        _check_u32(self.receiver, self.sequence, self.backlog, self.size, self.checksum or 0)
-        _check(self.size <= _U32 - _MOST_BEFORE_PAYLOAD, f"a payload of {self.size} bytes")
+    last: bool = False  # nothing follows on this channel
+    checksum: int | None = None  # CRC-32C of the payload, if the producer sends it
 
 
 class AnnounceBacklog(_Frame, frozen=True):
@@ -162,7 +167,8 @@ class AnnounceBacklog(_Frame, frozen=True):
     backlog: int
 
     def __post_init__(self) -> None:
-        _check_u32(self.receiver, self.backlog)
+        _check_u32(self.receiver)
+        _check(0 <= self.backlog <= MAX_BACKLOG, f"a backlog of {self.backlog}")
 
 
 class ReportError(_Frame, frozen=True):

@@ -4,7 +4,7 @@
     HELLO(versions, worker, nonce)  ->
                                     <-  CHALLENGE(version, worker, nonce)
     PROOF(mac of all so far)        ->
-                                    <-  ACCEPT(mac of all so far)
+                                    <-  ACCEPT(mac of all so far), or DUPLICATE(mac)
 
 Both know the job's secret. Each mac is HMAC-SHA256 over every byte said before it, under a key derived from the secret
 for one role, one job and one attempt: a proof cannot be reflected, replayed, or carried over to another job or attempt.
@@ -32,6 +32,8 @@ from headgate.record.peer import AuthenticatedPeer, _vouch
 from headgate.wire.codec import PREFIX
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headgate.ids import AttemptId, JobId
 
 __all__ = [
@@ -52,17 +54,19 @@ SECRET_BYTES: Final = 32
 MAX_HANDSHAKE_BYTES: Final = 128
 _MAC_BYTES: Final = 32
 
-_HELLO, _CHALLENGE, _PROOF, _ACCEPT, _NO_VERSION = 1, 2, 3, 4, 5
+_HELLO, _CHALLENGE, _PROOF, _ACCEPT, _NO_VERSION, _DUPLICATE = 1, 2, 3, 4, 5, 6
 _HELLO_BODY = struct.Struct(f"<4sBBI{NONCE_BYTES}s")  # magic, oldest and newest version, worker, nonce
 _CHALLENGE_BODY = struct.Struct(f"<BI{NONCE_BYTES}s")  # version, worker, nonce
 _NO_VERSION_BODY = struct.Struct("<BB")  # oldest and newest version
 _MAGIC: Final = b"HDGT"
+_NOT_NEEDED: Final = b"duplicate"  # so that this proof is not the one of ACCEPT
 _SIZES: Final = {
     _HELLO: _HELLO_BODY.size,
     _CHALLENGE: _CHALLENGE_BODY.size,
     _PROOF: _MAC_BYTES,
     _ACCEPT: _MAC_BYTES,
     _NO_VERSION: _NO_VERSION_BODY.size,
+    _DUPLICATE: _MAC_BYTES,
 }
 assert max(_SIZES.values()) + PREFIX.size <= MAX_HANDSHAKE_BYTES, "handshake frames are small"
 
@@ -76,6 +80,9 @@ class _State(Enum):
     ACCEPT = _ACCEPT
     DONE = "done"
     FAILED = "failed"
+
+
+_OVER = (_State.DONE, _State.FAILED)
 
 
 class Handshake(ABC):
@@ -104,6 +111,8 @@ class Handshake(ABC):
         """The number of the worker at the other end, once it has proved itself."""
         self.peer: AuthenticatedPeer | None = None
         """Who the other end is, once it has proved itself."""
+        self.duplicate = False
+        """Both have proved themselves, but the server has a connection of its own to the client: use that one."""
 
     @property
     def done(self) -> bool:
@@ -126,7 +135,7 @@ class Handshake(ABC):
             raise _refusal()
         self._arrived += data
         try:
-            while self._state is not _State.DONE and (frame := self._next_frame()) is not None:
+            while self._state not in _OVER and (frame := self._next_frame()) is not None:
                 self._on_frame(frame)
         except (AuthError, RemoteProtocolError):
             self._state = _State.FAILED
@@ -142,7 +151,8 @@ class Handshake(ABC):
         """One whole frame; anything that cannot become one is refused at its first wrong byte."""
         arrived = self._arrived
         expected = self._state.value
-        allowed = (expected, _NO_VERSION) if self._state is _State.CHALLENGE else (expected,)
+        others = {_State.CHALLENGE: (_NO_VERSION,), _State.ACCEPT: (_DUPLICATE,)}
+        allowed = (expected, *others.get(self._state, ()))
         heads = [PREFIX.pack(2 + _SIZES[kind], kind, 0) for kind in allowed]
         if not any(head.startswith(arrived[: PREFIX.size]) for head in heads):
             raise _refusal()
@@ -163,14 +173,14 @@ class Handshake(ABC):
         self._said += frame
         self._to_send += frame
 
-    def _prove(self, key: bytes) -> bytes:
+    def _prove(self, key: bytes, also: bytes = b"") -> bytes:
         mac = HMAC(key, SHA256())
-        mac.update(self._said)
+        mac.update(self._said + also)
         return mac.finalize()
 
-    def _verify(self, key: bytes, frame: bytes) -> None:
+    def _verify(self, key: bytes, frame: bytes, also: bytes = b"") -> None:
         mac = HMAC(key, SHA256())
-        mac.update(self._said)
+        mac.update(self._said + also)
         try:
             mac.verify(frame[PREFIX.size :])  # in constant time
         except InvalidSignature:
@@ -213,6 +223,9 @@ class ClientHandshake(Handshake):
             self._said += frame
             self._say(_PROOF, self._prove(self._client_key))
             self._state = _State.ACCEPT
+        elif frame[4] == _DUPLICATE:
+            self._verify(self._server_key, frame, also=_NOT_NEEDED)
+            self.duplicate, self._state = True, _State.FAILED
         else:
             self._verify(self._server_key, frame)
             self._finish()
@@ -230,6 +243,19 @@ class ServerHandshake(Handshake):
 
     _first = _State.HELLO
 
+    def __init__(
+        self,
+        secret: bytes,
+        job: JobId,
+        attempt: AttemptId,
+        *,
+        worker: int,
+        nonce: bytes,
+        connected: Callable[[int], bool] | None = None,
+    ) -> None:
+        super().__init__(secret, job, attempt, worker=worker, nonce=nonce)
+        self._connected = connected  # whether there is a better connection to a worker: then this one is not needed
+
     def _on_frame(self, frame: bytes) -> None:
         if self._state is _State.HELLO:
             magic, oldest, newest, self.peer_worker, _nonce = _HELLO_BODY.unpack(frame[PREFIX.size :])
@@ -244,6 +270,10 @@ class ServerHandshake(Handshake):
             self._state = _State.PROOF
         else:
             self._verify(self._client_key, frame)
+            if self._connected is not None and self._connected(self.peer_worker):
+                self._say(_DUPLICATE, self._prove(self._server_key, also=_NOT_NEEDED))
+                self.duplicate, self._state = True, _State.FAILED
+                return
             self._say(_ACCEPT, self._prove(self._server_key))
             self._finish()
 

@@ -7,15 +7,20 @@ worker's settings. `close` ends everything and gives all memory back.
 from __future__ import annotations
 
 import random
+import sys
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Self, TypeVar, cast
 
-from headgate.buffer import Arena, Limits, NetworkPool, NetworkPoolStatistics
+from headgate.buffer import Arena, Limits, LocalPool, NetworkPool, NetworkPoolStatistics
 from headgate.clock import SystemClock
 from headgate.config import FlowControl, FlushMode, Settings
-from headgate.errors import Cancelled
-from headgate.input import Backoff, InputGate, LocalSource, RecordReader, UnionGate
+from headgate.errors import Cancelled, LocalProtocolError
+from headgate.input import Backoff, InputGate, LocalSource, RecordReader, RemoteChannel, UnionGate
+from headgate.net import Address, Identity, Network, NetworkStatistics
+from headgate.net.loop import open_loop
+from headgate.net.shared_loop import SharedLoop
+from headgate.net.sockets import SocketOptions, SocketTransport
 from headgate.output import PartitionRegistry, PartitionStatistics, PartitionType, RecordWriter, ResultPartition
 from headgate.record.spanning import RecordLimits
 from headgate.sync import ThreadSync, Ticker
@@ -34,6 +39,8 @@ __all__ = ["Environment", "EnvironmentStatistics"]
 
 T = TypeVar("T")
 
+_GOODBYE_S: Final = 2.0  # how long `close` waits for peers to end their connections in order
+
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentStatistics:
@@ -41,11 +48,12 @@ class EnvironmentStatistics:
 
     >>> with Environment(memory_bytes=2**20) as environment:
     ...     environment.statistics()
-    EnvironmentStatistics(memory=NetworkPoolStatistics(total=32, free=32, ...), partitions=())
+    EnvironmentStatistics(memory=NetworkPoolStatistics(total=32, free=32, ...), partitions=(), network=None)
     """
 
     memory: NetworkPoolStatistics
     partitions: tuple[PartitionStatistics, ...]
+    network: NetworkStatistics | None  # None: this worker knows no others
 
 
 class Environment:
@@ -98,6 +106,10 @@ class Environment:
         backoff = network.partition_request_backoff
         self._backoff = Backoff(backoff.initial.ns, backoff.max.ns)
         self._gates: weakref.WeakSet[Gate] = weakref.WeakSet()
+        self._gate_pools: list[LocalPool] = []
+        self._network: Network | None = None
+        self._transport: SocketTransport | None = None
+        self._switch_interval_s = 0.0
         self._closed = False
 
     def partition(
@@ -171,6 +183,76 @@ class Environment:
         """The way to a partition of this worker."""
         return LocalSource(self.registry, partition_id, index, self._backoff)
 
+    def join(self, identity: Identity) -> Address:
+        """Take this worker's place in a job: open its port, so that others can read from it and it from others.
+
+        Raises:
+            ConfigError: the settings forbid it: an address beyond loopback without a certificate, an unknown driver.
+            TransportError: the port is in use.
+
+        >>> from headgate.ids import AttemptId, JobId
+        >>> with Environment(memory_bytes=2**20) as worker:
+        ...     worker.join(Identity(JobId("etl"), AttemptId(1), worker=0, secret=bytes(32))).host
+        '127.0.0.1'
+        """
+        self._refuse_if_closed()
+        if self._network is not None:
+            raise LocalProtocolError("a worker joins one job")
+        settings = self.settings.network
+        options = SocketOptions(
+            keepalive=settings.keepalive,
+            send_buffer_bytes=settings.send_buffer,
+            receive_buffer_bytes=settings.receive_buffer,
+        )
+        loop = open_loop(settings.transport)
+        if isinstance(loop, SharedLoop):
+            self.sync.driver = loop
+        transport = SocketTransport(loop, options)
+        transport.start()
+        try:
+            network = Network(identity, self.registry, settings, transport, segment_size=self.memory.segment_size)
+            address = transport.call(network.listen)
+        except BaseException:
+            transport.close()
+            raise
+        self._network, self._transport = network, transport
+        self._switch_interval_s = sys.getswitchinterval()
+        sys.setswitchinterval(self.settings.execution.switch_interval.seconds)
+        return address
+
+    def remote_source(
+        self,
+        gate: InputGate,
+        partition_id: PartitionId,
+        index: SubpartitionIndex,
+        *,
+        worker: int,
+        address: Address | None = None,
+    ) -> RemoteChannel:
+        """The way to a partition of another worker, for a channel of this gate; without an address, it must connect.
+
+        Raises:
+            InsufficientBuffers: there is no memory for the channel's own buffers.
+        """
+        self._refuse_if_closed()
+        if self._network is None:
+            raise LocalProtocolError("this worker has not joined a job: it knows no others")
+        if gate.pool is None:
+            bounds = self.limits.gate_pool(gate.channel_count)
+            pool = self.memory.create_pool(f"gate {gate.name}", required=bounds.required, maximum=bounds.maximum)
+            self._gate_pools = [one for one in self._gate_pools if not one.destroyed] + [pool]
+            gate.use_pool(pool)
+        assert gate.pool is not None, "it has one now"
+        exclusive = None
+        if self.limits.credit_based:
+            timeout_s = self.settings.network.buffers_request_timeout.seconds
+            name, count = f"gate {gate.name}, a remote channel", self.limits.buffers_per_channel
+            exclusive = self.memory.request_exclusive(name, count, timeout_s=timeout_s)
+        outlet = self._network.outlet(worker, address)
+        return RemoteChannel(
+            partition_id, index, outlet, self.memory, gate.pool, exclusive=exclusive, backoff=self._backoff
+        )
+
     def reader(self, gate: Gate, serializer: Serializer[T]) -> RecordReader[T]:
         """A reader of a gate's elements."""
         return RecordReader(gate, serializer, limits=self.record_limits)
@@ -181,16 +263,36 @@ class Environment:
 
     def statistics(self) -> EnvironmentStatistics:
         """The exchange at this moment."""
-        return EnvironmentStatistics(memory=self.memory.statistics(), partitions=self.registry.statistics())
+        network = None if self._network is None else self._network.statistics()
+        return EnvironmentStatistics(self.memory.statistics(), self.registry.statistics(), network)
 
     def close(self) -> None:
-        """Stop the flusher, release every partition and gate, give the memory back. May be repeated."""
+        """Stop the flusher, release every partition and gate, leave the network, give the memory back. May be repeated.
+
+        Peers are given a moment to end their connections in order.
+        """
         self._closed = True
         self.ticker.close()
         self.registry.release_all()
         for gate in list(self._gates):
             gate.release()
+        self._leave()
+        for pool in self._gate_pools:  # of gates that were dropped without being released
+            pool.destroy()
         self.memory.close()
+
+    def _leave(self) -> None:
+        network, transport = self._network, self._transport
+        if network is None or transport is None:
+            return
+        self._transport = None
+        sys.setswitchinterval(self._switch_interval_s)
+        quiet = self.sync.waiter()
+        transport.call_soon(lambda: network.close(quiet.wake))
+        quiet.wait(_GOODBYE_S)
+        transport.call(network.abort)
+        self.sync.driver = None
+        transport.close()
 
     def _refuse_if_closed(self) -> None:
         if self._closed:

@@ -1,0 +1,376 @@
+"""A channel whose producer is in another worker: the buffers that wait for its data.
+
+A remote channel is a gate's source and its own queue of what has arrived. It keeps a few segments that are its own
+(exclusive) and claims more from the gate's pool (floating) when the producer has a backlog. Every segment set aside is
+a credit to announce. The gate's reader polls and recycles; the network thread puts data in; both under the exchange
+lock. What is to be said to the producer is not said here: the channel reports to its `Outlet` that it is due, once,
+and the network thread asks it what for.
+
+Invariants: ready segments >= credit at the producer + credit not announced yet; wanted = backlog + exclusive; a
+channel stands in its outlet's queue at most once; after release everything goes back to where it came from.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final, Protocol
+
+from headgate.buffer import UNCHANNELLED, Answer, Buffer, BufferSlice, Kind
+from headgate.errors import Cancelled, HeadgateError, InvariantViolated
+from headgate.input.channel import Backoff, Outlet
+from headgate.sync import together
+
+if TYPE_CHECKING:
+    from headgate.buffer import BufferOwner, LocalPool, NetworkPool, Segment
+    from headgate.ids import PartitionId, SubpartitionIndex
+    from headgate.input.channel import Listener, Polled
+    from headgate.sync import Lock, Wake
+
+__all__ = ["RemoteChannel", "RemoteOutlet", "RemoteState", "RemoteStatistics"]
+
+
+class RemoteOutlet(Outlet, Protocol):
+    """The way to the producer's worker, as far as a channel knows it."""
+
+    def due_locked(self, channel: RemoteChannel, *, urgent: bool) -> Wake:
+        """The channel has something to say: let the network thread ask it what, at once or when there is more."""
+        ...
+
+
+class RemoteState(Enum):
+    """Where a remote channel is in its life.
+
+    >>> RemoteState.REQUESTING.value
+    'requesting'
+    """
+
+    NEW = "new"
+    REQUESTING = "requesting"  # to be asked for, or asked for without an answer
+    RECEIVING = "receiving"
+    ENDED = "ended"  # the producer has sent its last
+    FAILED = "failed"
+    RELEASED = "released"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteStatistics:
+    """A remote channel at one moment.
+
+    >>> RemoteStatistics(RemoteState.RECEIVING, backlog=3, queued=1, ready=4, floating=2, unannounced=0).wanted(2)
+    5
+    """
+
+    state: RemoteState
+    backlog: int  # data buffers waiting at the producer when it last spoke
+    queued: int  # buffers that have arrived and were not read yet
+    ready: int  # segments set aside for what is to come
+    floating: int  # of these, how many are the gate's
+    unannounced: int  # of these, how many the producer does not know of
+
+    def wanted(self, exclusive: int) -> int:
+        """How many segments it would like to have ready."""
+        return self.backlog + exclusive
+
+
+_RECEIVING = RemoteState.RECEIVING
+_DATA = Kind.DATA
+_MAX_EVENT_BYTES: Final = 1024 * 1024
+_EVENT_OVERHEAD_BYTES: Final = 256
+
+
+class RemoteChannel:
+    """One subpartition of another worker.
+
+    `exclusive` are its own segments, got by `NetworkPool.request_exclusive`; without credit-based flow control there
+    are none, and it takes what it needs from the gate's pool as data comes.
+
+    >>> from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
+    >>> from headgate.worker import Environment
+    >>> class Recorder:
+    ...     def due_locked(self, channel, *, urgent): print("due:", channel.state.value)
+    ...     def hurry_locked(self): return None
+    >>> with Environment(memory_bytes=2**20) as worker:
+    ...     pool, segments = worker.memory.create_pool("gate", required=0), worker.memory.request_exclusive("gate", 2)
+    ...     where = PartitionId(JobId("etl"), AttemptId(1), 0, 0, 0), SubpartitionIndex(0)
+    ...     channel = RemoteChannel(*where, Recorder(), worker.memory, pool, exclusive=segments)
+    ...     gate = worker.gate("words", channels=1)
+    ...     gate.connect(0, channel)
+    ...     channel.credit
+    due: requesting
+    2
+    """
+
+    def __init__(
+        self,
+        partition: PartitionId,
+        subpartition: SubpartitionIndex,
+        outlet: RemoteOutlet,
+        memory: NetworkPool,
+        pool: LocalPool,
+        *,
+        exclusive: list[Segment] | None,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self.partition = partition
+        self.subpartition = subpartition
+        self.lock: Lock = memory.lock
+        self.state = RemoteState.NEW
+        self.credited = exclusive is not None
+        self.exclusive = 0 if exclusive is None else len(exclusive)
+        self.backlog = 0
+        self.unannounced = 0
+        self.due = False  # stands in the outlet's queue
+        self.task_events: deque[bytes] = deque()
+        self.retry_at_ns: int | None = None  # what a gate asks of its sources; here the network thread tries again
+        self.outlet: RemoteOutlet = outlet
+        self._memory = memory
+        self._pool = pool
+        self._own: deque[Segment] = deque(exclusive or ())
+        self._floating: deque[Segment] = deque()
+        self._listening = False  # the pool will offer what comes back
+        self._arrived: deque[BufferSlice] = deque()
+        self._event_bytes = 0  # of events that have arrived and were not read yet
+        self._crowded = False  # an event waits for room
+        self._failure: HeadgateError | None = None
+        self._listener: Listener | None = None
+        self._backoff = backoff if backoff is not None else Backoff()
+        self._delay_ns = 0
+
+    def __str__(self) -> str:
+        return f"subpartition {self.subpartition} of partition {self.partition}"
+
+    # The gate's side.
+
+    def request_locked(self, listener: Listener, now_ns: int) -> tuple[Polled | None, Wake]:  # noqa: ARG002 - a Source
+        """Begin: the producer is asked as soon as there is a connection."""
+        self._listener = listener
+        self.state = RemoteState.REQUESTING
+        return self, self._due_locked()
+
+    @property
+    def announced(self) -> bool:
+        """Whether there is something to poll."""
+        return bool(self._arrived) or self._failure is not None
+
+    def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
+        """The next of what has arrived."""
+        if self._arrived:
+            taken = self._arrived.popleft()
+            if taken.buffer.kind is _DATA:
+                return taken, None
+            self._event_bytes -= len(taken.memory) + _EVENT_OVERHEAD_BYTES
+            # The network may have stopped reading for want of room.
+            return taken, self._due_locked() if self._crowded and self._event_bytes <= _MAX_EVENT_BYTES // 2 else None
+        if self._failure is not None:
+            raise self._failure
+        return None, None
+
+    def send_event_locked(self, event: bytes) -> Wake:
+        """Send an event against the stream, to the task that produces."""
+        if self.state is RemoteState.FAILED or self.state is RemoteState.RELEASED:
+            raise Cancelled(f"{self} is not read any more: its producer cannot be told anything")
+        self.task_events.append(event)
+        return self._due_locked()
+
+    def release_locked(self) -> Wake:
+        """Give everything back; the producer is told to stop. May be repeated."""
+        if self.state is RemoteState.RELEASED:
+            return None
+        self.state = RemoteState.RELEASED
+        self._listener = self._failure = None
+        wakes = [taken.release_locked() for taken in self._arrived]
+        self._arrived.clear()
+        wakes.append(self._give_back_locked())
+        return together(*wakes, self._due_locked())
+
+    # Segments that come back: see `BufferOwner` and `BufferListener`.
+
+    def recycle_locked(self, segment: Segment, channel: int) -> Wake:  # noqa: ARG002 - a BufferOwner
+        """An exclusive segment is free again: one more credit, unless there are enough; then a floating one goes."""
+        if self.state is not _RECEIVING and self.state is not RemoteState.REQUESTING:
+            return self._memory.recycle_exclusive_locked([segment])
+        self._own.append(segment)
+        if self._floating and len(self._own) + len(self._floating) > self.backlog + self.exclusive:
+            return self._pool.recycle_locked(self._floating.popleft(), UNCHANNELLED)
+        self.unannounced += 1
+        return self._due_locked(urgent=False)
+
+    def lend_locked(self, buffer: Buffer) -> tuple[memoryview | None, Wake]:
+        """See `BufferOwner`: the gate's pool takes the buffer over, if it has another segment to give for it."""
+        spare = None if self._pool.destroyed else self._pool.try_request_locked()
+        if spare is None:
+            return None, None
+        buffer.owner, buffer.channel = self._pool, UNCHANNELLED
+        wake = self.recycle_locked(spare, UNCHANNELLED)
+        memory, lent_wake = self._pool.lend_locked(buffer)
+        return memory, together(wake, lent_wake)
+
+    def offer_locked(self, segment: Segment) -> tuple[Answer, Wake]:
+        """The pool has a floating segment."""
+        if self.state is not _RECEIVING or self._missing() <= 0:
+            self._listening = False
+            return Answer.NOT_USED, None
+        self._floating.append(segment)
+        self.unannounced += 1
+        self._listening = self._missing() > 0
+        return Answer.USED_MORE_WANTED if self._listening else Answer.USED_ENOUGH, self._due_locked(
+            urgent=not self.credited
+        )
+
+    def cancel_locked(self) -> Wake:
+        """The pool is gone."""
+        self._listening = False
+        return None
+
+    # The network's side.
+
+    @property
+    def credit(self) -> int | None:
+        """Credit to begin with; None where there is no credit."""
+        return self.exclusive if self.credited else None
+
+    def take_credit_locked(self) -> int:
+        """Credit to announce now; it counts as announced from here on."""
+        credit, self.unannounced = self.unannounced, 0
+        return credit if self.credited and self.state is _RECEIVING else 0
+
+    def take_segment_locked(self) -> tuple[Segment, BufferOwner] | None:
+        """Where the next buffer goes, and to whom the segment returns.
+
+        None, only without flow control by credit: there is none, and reading must stop until the channel is due.
+        """
+        if self._floating:
+            return self._floating.popleft(), self._pool
+        if self._own:
+            return self._own.popleft(), self
+        if self.credited:
+            raise InvariantViolated(f"{self}: no segment is set aside for a credit that was announced")
+        segment = None if self._pool.destroyed else self._pool.try_request_locked()
+        if segment is not None:
+            return segment, self._pool
+        self._listen_locked()
+        return None
+
+    def arrive_locked(self, segment: Segment, owner: BufferOwner, size: int, skew: int, backlog: int) -> Wake:
+        """A buffer is complete: `size` bytes in `segment`, from `skew` on."""
+        if self.state is not _RECEIVING:
+            return owner.recycle_locked(segment, UNCHANNELLED)
+        end, memory, arrived = skew + size, segment.memory, self._arrived
+        buffer = Buffer.received(segment, owner, end)
+        arrived.append(BufferSlice(buffer, memory if size == len(memory) else memory[skew:end], skew))
+        self.backlog = backlog
+        # As `_claim_locked` begins: this is called for every buffer.
+        short = backlog + self.exclusive > len(self._own) + len(self._floating) and not self._listening
+        claimed = self._claim_locked() if short and self.credited else None
+        if len(arrived) > 1 or self._listener is None:
+            return claimed  # the reader knows that there is something
+        available = self._listener.available_locked()
+        return available if claimed is None else together(claimed, available)
+
+    def has_room_for_event_locked(self) -> bool:
+        """Whether another event may come: they need no credit, so this is their limit. If not, as for segments."""
+        self._crowded = self._event_bytes > _MAX_EVENT_BYTES
+        return not self._crowded
+
+    def event_locked(self, data: bytes, *, last: bool) -> Wake:
+        """An event is complete; with the last one, nothing more needs to be set aside."""
+        if self.state is not _RECEIVING:
+            return None
+        self._event_bytes += len(data) + _EVENT_OVERHEAD_BYTES
+        event = Buffer.event(data)
+        self._arrived.append(BufferSlice(event, event.memory, 0))
+        freed = None
+        if last:
+            self.state, self.backlog = RemoteState.ENDED, 0
+            freed = self._give_back_locked()
+        return together(freed, self._listener.available_locked() if self._listener is not None else None)
+
+    def backlog_locked(self, backlog: int) -> Wake:
+        """The producer has said how much it has waiting."""
+        self.backlog = backlog
+        return self._claim_locked() if self.state is _RECEIVING else None
+
+    def requested_locked(self) -> None:
+        """The producer is being asked."""
+        if self.state is RemoteState.REQUESTING:
+            self.state = _RECEIVING
+
+    def missing_locked(self) -> int | None:
+        """The partition is not there: how long to wait before asking again, or None if it was the last try."""
+        if self.state is not _RECEIVING:
+            return None
+        delay_ns = self._backoff.after(self._delay_ns)
+        if delay_ns is None:
+            return None
+        self._delay_ns, self.state = delay_ns, RemoteState.REQUESTING
+        self.unannounced = 0
+        return delay_ns
+
+    def retry_locked(self) -> Wake:
+        """It is time to ask again."""
+        return self._due_locked() if self.state is RemoteState.REQUESTING else None
+
+    def fail_locked(self, error: HeadgateError) -> Wake:
+        """Nothing more will come; the reader learns why after what has arrived."""
+        if self.state in {RemoteState.FAILED, RemoteState.RELEASED, RemoteState.ENDED}:
+            return None
+        self.state, self._failure = RemoteState.FAILED, error
+        wake = self._listener.available_locked() if self._listener is not None else None
+        return together(self._give_back_locked(), wake)
+
+    def statistics_locked(self) -> RemoteStatistics:
+        """The channel at this moment."""
+        return RemoteStatistics(
+            state=self.state,
+            backlog=self.backlog,
+            queued=len(self._arrived),
+            ready=len(self._own) + len(self._floating),
+            floating=len(self._floating),
+            unannounced=self.unannounced,
+        )
+
+    # Inside.
+
+    def _missing(self) -> int:
+        if not self.credited:
+            return 0 if self._floating else 1
+        return self.backlog + self.exclusive - len(self._own) - len(self._floating)
+
+    def _claim_locked(self) -> Wake:
+        """Take as many floating segments as are free and wanted; listen for the rest."""
+        missing = self._missing()
+        if missing <= 0 or self._listening or self._pool.destroyed:
+            return None
+        claimed = 0
+        while claimed < missing and (segment := self._pool.try_request_locked()) is not None:
+            self._floating.append(segment)
+            claimed += 1
+        if claimed < missing:
+            self._listen_locked()
+        self.unannounced += claimed
+        return self._due_locked(urgent=False) if claimed else None
+
+    def _listen_locked(self) -> None:
+        if not self._listening and not self._pool.destroyed:
+            self._listening = True
+            self._pool.listen_locked(self)
+
+    def _due_locked(self, *, urgent: bool = True) -> Wake:
+        if self.due and not urgent:
+            return None
+        self.due = True
+        # Where a reader sleeps, nobody comes by who would hurry what waits: another thread gave a buffer back.
+        asleep = self._listener is not None and self._listener.asleep
+        return self.outlet.due_locked(self, urgent=urgent or asleep)
+
+    def _give_back_locked(self) -> Wake:
+        own, floating = list(self._own), list(self._floating)
+        self._own.clear()
+        self._floating.clear()
+        self.unannounced = 0
+        wakes = [self._pool.recycle_locked(segment, UNCHANNELLED) for segment in floating]
+        if own:
+            wakes.append(self._memory.recycle_exclusive_locked(own))
+        return together(*wakes)

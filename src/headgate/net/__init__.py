@@ -1,0 +1,27 @@
+"""The network: where sessions meet sockets on one side, and partitions and gates on the other.
+
+`stream` says what a connection needs of the world; `sockets` (over a `loop`) and `memory` are two such worlds, `tls`
+(with `certificates`) goes in between. A `connection` runs the handshake, then moves frames between its stream and its
+`pump`, which alone knows both sessions and partitions. `peers` keeps one connection per worker, `server` is the port,
+`network` puts it all together.
+"""
+
+from headgate.net.certificates import Authority, Credentials
+from headgate.net.connection import ConnectionStatistics
+from headgate.net.network import Identity, Network, NetworkStatistics
+from headgate.net.stream import Address, Listener, Stream, StreamHandler, Timer, Transport
+
+__all__ = [
+    "Address",
+    "Authority",
+    "ConnectionStatistics",
+    "Credentials",
+    "Identity",
+    "Listener",
+    "Network",
+    "NetworkStatistics",
+    "Stream",
+    "StreamHandler",
+    "Timer",
+    "Transport",
+]

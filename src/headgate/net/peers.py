@@ -1,0 +1,297 @@
+"""The other workers, and the one connection to each.
+
+A `Peer` is made when a channel wants to read from a worker, or when that worker connects. It is the outlet of those
+channels: it opens a connection when the first of them is due, lets them speak before each write, and forgets them when
+they have said their last. Everything runs on the network thread, except `due_locked` and `channel`, which tasks call.
+
+When two workers connect to each other at the same time, the connection of the lower number stays: a worker that has one
+of its own under way, or open, to a higher number refuses that one's in the handshake, and that one waits for it.
+
+Invariants: at most one usable connection per peer; a connection is closed when no channel uses or wants it; a channel
+whose connection cannot be made, or is lost, is failed with the peer's address.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headgate.errors import HeadgateError, TransportError
+from headgate.input import RemoteChannel, RemoteState
+from headgate.net.connection import Connection
+from headgate.sync import together
+from headgate.wire.states import ConnectionState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headgate.net.stream import Address, Stream, Timer, Transport
+    from headgate.sync import Lock, Wake
+
+__all__ = ["Peer", "Peers"]
+
+_ENOUGH_CREDIT: Final = 8  # channels with credit to announce, so that waiting for more does not pay
+_LOOK_AGAIN_NS: Final = 50_000_000  # while the other side's connection is awaited
+
+
+class Peer:
+    """One other worker. Made by `Peers`.
+
+    >>> from headgate.net.stream import Address
+    >>> from headgate.sync import ThreadSync
+    >>> peers = Peers(0, ThreadSync().lock, transport=None, connect_timeout_ns=10**9, connect=print)
+    >>> str(peers.peer_locked(3, Address("127.0.0.1", 7077)))
+    'worker 3 at 127.0.0.1:7077'
+    """
+
+    def __init__(self, worker: int, peers: Peers) -> None:
+        self.worker = worker
+        self.address: Address | None = None
+        self.connection: Connection | None = None
+        self.opening = False  # a connection of our own is under way
+        self._peers = peers
+        self._channels: dict[RemoteChannel, None] = {}  # that have not said their last
+        self._due: dict[RemoteChannel, None] = {}
+        self._scheduled = False  # `open` will be called
+        self._attempt: Timer | Connection | None = None
+        self._retired: list[Connection] = []  # connections before this one, until they have ended
+        self._deadline_ns = 0
+
+    def __str__(self) -> str:
+        return f"worker {self.worker}" + (f" at {self.address}" if self.address is not None else "")
+
+    # Called by tasks.
+
+    def due_locked(self, channel: RemoteChannel, *, urgent: bool) -> Wake:
+        """A channel has something to say; see `RemoteOutlet`."""
+        self._due[channel] = None
+        self._channels[channel] = None
+        if not urgent and len(self._due) < _ENOUGH_CREDIT:
+            return None
+        return self.hurry_locked()
+
+    def hurry_locked(self) -> Wake:
+        """What waits must go now."""
+        if not self._due:
+            return None
+        if self._retired:
+            return together(*[one.schedule_locked() for one in self._retired], self._hurry_current_locked())
+        return self._hurry_current_locked()
+
+    def _hurry_current_locked(self) -> Wake:
+        connection = self.connection
+        if connection is not None and connection.usable:
+            return connection.schedule_locked()
+        if self._scheduled:
+            return None
+        self._scheduled = True
+        return self._come
+
+    def _come(self) -> None:
+        self._peers.transport.call_soon(self.open)
+
+    # The network thread.
+
+    def open(self) -> None:
+        """Connect, if a channel wants that and there is no connection and none under way."""
+        with self._peers.lock:
+            self._scheduled = False
+            connection = self.connection
+            usable = connection is not None and connection.usable
+            if not usable:
+                self._forget_released_locked()
+            wanted = bool(self._channels)
+        if usable:
+            assert connection is not None, "it is usable"
+            connection.flush()
+        elif wanted and not self.opening:
+            self.opening = True
+            self._deadline_ns = self._peers.transport.now_ns() + self._peers.connect_timeout_ns
+            self._connect()
+
+    def _connect(self) -> None:
+        transport = self._peers.transport
+        if self.address is None:
+            self._fail(TransportError("its address is not known, and it has not connected", peer=str(self)))
+            return
+        left_ns = max(1, self._deadline_ns - transport.now_ns())
+        self._attempt = transport.connect(self.address, left_ns, self._connected)
+
+    def _connected(self, found: Stream | Exception) -> None:
+        self._attempt = None
+        if isinstance(found, Exception):
+            error = found if isinstance(found, HeadgateError) else TransportError(str(found), peer=str(self))
+            self._fail(error)
+            return
+        self._attempt = connection = self._peers.connect(found, self)
+        connection.start()
+
+    def proved(self, connection: Connection) -> None:
+        """Our connection is open, or the peer's to us is."""
+        if connection.outgoing:
+            if connection.worker != self.worker:
+                text = f"worker {connection.worker} answers there, not worker {self.worker}"
+                connection.fail(TransportError(text, peer=str(self)))
+                return
+            self._attempt, self.opening = None, False
+        old = self.connection
+        if old is not None and old.state is ConnectionState.OPEN:
+            if connection.outgoing:
+                connection.close_duplicate()
+                old.flush()
+                return
+            old.fail(TransportError("the peer has connected anew", peer=str(self)))
+        with self._peers.lock:
+            if old is not None:
+                self._retired.append(old)  # it still carries channels of the time before it began to close
+            self.connection = connection
+        connection.flush()
+
+    def say_locked(self, connection: Connection) -> None:
+        """Let the channels that are due speak, if it is this connection that carries them or will."""
+        if self._retired:
+            due = [channel for channel in self._due if self._carrier_locked(channel) is connection]
+        elif connection is self.connection:
+            due = list(self._due)
+        else:
+            return
+        for channel in due:
+            del self._due[channel]
+            if connection.pump.say_locked(channel):
+                self._channels.pop(channel, None)
+
+    def _carrier_locked(self, channel: RemoteChannel) -> Connection | None:
+        for one in self._retired:
+            if channel in one.pump.channels:
+                return one
+        return self.connection
+
+    def due(self, connection: Connection) -> bool:
+        """Whether a channel has something to say, perhaps over this connection."""
+        return bool(self._due) and (connection is self.connection or connection in self._retired)
+
+    def wants(self, connection: Connection) -> bool:
+        """Whether a channel will use the connection that does not yet."""
+        return connection is self.connection and bool(self._channels)
+
+    def lost(self, connection: Connection, error: HeadgateError | None) -> None:
+        """A connection is over. Channels that it carried know; others try again."""
+        if connection is self._attempt:
+            self._attempt = None
+            if error is not None:
+                self._fail(error)
+            else:
+                self._await_theirs()  # it was refused as a duplicate
+            return
+        with self._peers.lock:
+            if connection in self._retired:
+                self._retired.remove(connection)
+            if connection is self.connection:
+                self.connection = None
+            due = bool(self._due)
+        if due:
+            self.open()
+
+    def _await_theirs(self) -> None:
+        """The peer's own connection is on its way; if it does not come, try again."""
+        transport = self._peers.transport
+        now_ns = transport.now_ns()
+        if self.connection is not None or not self.opening:
+            self.opening = False
+            self.open()
+        elif now_ns >= self._deadline_ns:
+            self._fail(TransportError("its own connection did not come", peer=str(self)))
+        else:
+            self._attempt = transport.call_at(now_ns + _LOOK_AGAIN_NS, self._look_again)
+
+    def _look_again(self) -> None:
+        self._attempt = None
+        if self.connection is not None:
+            self.opening = False
+            self.connection.flush()
+        else:
+            self._connect()
+
+    def _fail(self, error: HeadgateError) -> None:
+        """No connection can be had: every channel that wanted one learns why."""
+        self.opening = False
+        with self._peers.lock:
+            if self.connection is not None and self.connection.usable:
+                return  # the peer's own has come meanwhile
+            wakes = [channel.fail_locked(error) for channel in self._channels]
+            for channel in self._due:
+                channel.due = False
+            self._due.clear()
+            self._forget_released_locked()
+        wake = together(*wakes)
+        if wake is not None:
+            wake()
+
+    def _forget_released_locked(self) -> None:
+        """Without a connection there is nobody to tell."""
+        over = {RemoteState.RELEASED, RemoteState.FAILED}
+        for channel in [one for one in self._channels if one.state in over]:
+            del self._channels[channel]
+            self._due.pop(channel, None)
+            channel.due = False
+
+    def close(self, error: HeadgateError) -> None:
+        """End whatever there is with this peer."""
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            if isinstance(attempt, Connection):
+                attempt.fail(error)
+            else:
+                attempt.cancel()
+        for connection in (*self._retired, self.connection):
+            if connection is not None:
+                connection.fail(error)
+        self._fail(error)
+
+
+class Peers:
+    """All other workers, by number.
+
+    `connect` makes a connection, not started yet, from a stream that leads to a peer.
+
+    >>> from headgate.sync import ThreadSync
+    >>> peers = Peers(0, ThreadSync().lock, transport=None, connect_timeout_ns=10**9, connect=print)
+    >>> peers.connected(3)  # so worker 3 may connect
+    False
+    """
+
+    def __init__(
+        self,
+        worker: int,
+        lock: Lock,
+        transport: Transport,
+        connect_timeout_ns: int,
+        connect: Callable[[Stream, Peer], Connection],
+    ) -> None:
+        self.worker = worker
+        self.lock = lock
+        self.transport = transport
+        self.connect_timeout_ns = connect_timeout_ns
+        self.connect = connect
+        self._peers: dict[int, Peer] = {}
+
+    def peer_locked(self, worker: int, address: Address | None = None) -> Peer:
+        """The peer of that number, which listens at that address."""
+        peer = self._peers.get(worker)
+        if peer is None:
+            peer = self._peers[worker] = Peer(worker, self)
+        if address is not None:
+            peer.address = address
+        return peer
+
+    def connected(self, worker: int) -> bool:
+        """Whether a connection from that worker is not needed: ours to it is under way or open, and has precedence."""
+        peer = self._peers.get(worker)
+        if peer is None or worker < self.worker:
+            return False
+        connection = peer.connection
+        ours = connection is not None and connection.outgoing and connection.state is ConnectionState.OPEN
+        return peer.opening or ours
+
+    def __iter__(self) -> Iterator[Peer]:
+        with self.lock:
+            return iter(list(self._peers.values()))

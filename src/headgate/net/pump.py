@@ -1,0 +1,358 @@
+"""The one place where the wire meets partitions and gates.
+
+One pump per connection, on the network thread. Towards the peer it has the two sessions; on this side it attaches
+streams to subpartitions, hands payloads to the intake of remote channels, and says for those channels what they are due
+to say. Bytes come in by `receive` and go out by `outgoing_locked`; how they travel is the connection's business.
+
+Invariant: when the connection is lost, every channel and subpartition on it learns of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headgate.errors import (
+    Cancelled,
+    CorruptStream,
+    HeadgateError,
+    PartitionNotFound,
+    ProducerFailed,
+    RemoteProtocolError,
+    error_from_wire,
+)
+from headgate.input import RemoteChannel, RemoteState
+from headgate.net.intake import Arrived, Intake
+from headgate.sync import together
+from headgate.wire import (
+    AddCredit,
+    AnnounceBacklog,
+    CancelRequest,
+    ConsumerSession,
+    ConsumerStream,
+    Data,
+    Decoder,
+    Frame,
+    Outgoing,
+    Payload,
+    ProducerSession,
+    ReportError,
+    RequestPartition,
+    SendTaskEvent,
+)
+from headgate.wire.decoder import MAX_CONTROL_BYTES
+from headgate.wire.states import ConsumerState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headgate.ids import AttemptId, JobId
+    from headgate.output import PartitionRegistry
+    from headgate.sync import Lock, Wake
+    from headgate.wire.producer import WakeLocked
+
+__all__ = ["Exchange", "Pump", "PumpStatistics"]
+
+_RECEIVING = ConsumerState.RECEIVING
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """This worker's side of every connection.
+
+    >>> from headgate.worker import Environment
+    >>> from headgate.ids import AttemptId, JobId
+    >>> with Environment(memory_bytes=2**20) as worker:
+    ...     Exchange(JobId("etl"), AttemptId(1), worker.registry, segment_size=32768).credited
+    True
+    """
+
+    job: JobId
+    attempt: AttemptId
+    registry: PartitionRegistry
+    segment_size: int
+    max_channels: int = 65_536
+    credited: bool = True  # flow control by credit; else by the connection itself
+    checksum: Callable[[memoryview], int] | None = None
+
+    @property
+    def lock(self) -> Lock:
+        """The exchange lock."""
+        return self.registry.lock
+
+
+@dataclass(frozen=True, slots=True)
+class PumpStatistics:
+    """What a connection carries at one moment.
+
+    >>> PumpStatistics(sending=1, receiving=2, bytes_in=0, bytes_out=0, buffers_in=0, buffers_out=0).receiving
+    2
+    """
+
+    sending: int  # channels this side writes
+    receiving: int  # channels this side reads
+    bytes_in: int  # of payloads
+    bytes_out: int
+    buffers_in: int
+    buffers_out: int
+
+
+class Pump:
+    """Moves data between one connection and this worker's partitions and gates.
+
+    `wake_locked` is called when a stream has something to send and had nothing before; `retry` when a partition that is
+    not there is to be asked for again, with the channel and the wait.
+
+    >>> from headgate.ids import AttemptId, JobId
+    >>> from headgate.worker import Environment
+    >>> with Environment(memory_bytes=2**20) as worker:
+    ...     exchange = Exchange(JobId("etl"), AttemptId(1), worker.registry, segment_size=32768)
+    ...     Pump(exchange, wake_locked=lambda *, urgent: None, retry=print).idle
+    True
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        *,
+        wake_locked: WakeLocked,
+        retry: Callable[[RemoteChannel, int], object],
+    ) -> None:
+        self._exchange = exchange
+        self._lock = exchange.lock
+        self._registry = exchange.registry
+        self._retry = retry
+        self.producer = ProducerSession(
+            max_streams=exchange.max_channels, wake_locked=wake_locked, checksum=exchange.checksum
+        )
+        self.consumer: ConsumerSession[RemoteChannel] = ConsumerSession()
+        # Without credit there may be no place for a payload, and with a checksum it must be looked at.
+        whole = exchange.credited and exchange.checksum is None
+        self._decoder = Decoder(max(exchange.segment_size, MAX_CONTROL_BYTES), whole=whole)
+        self.channels: dict[RemoteChannel, ConsumerStream[RemoteChannel]] = {}
+        self._intake = Intake(exchange.lock, exchange.segment_size, exchange.checksum)
+        self.accepting = True  # the peer may request
+        self.items_in = 0
+        """Frames and pieces of payloads that have come."""
+        self._pieces_in = 0
+        self._bytes_out = self._buffers_out = 0
+
+    @property
+    def frames_in(self) -> int:
+        """Frames that have come; of those with a payload, the head."""
+        return self.items_in - self._pieces_in
+
+    @property
+    def idle(self) -> bool:
+        """Whether no channel uses the connection."""
+        return self.producer.idle and self.consumer.idle
+
+    @property
+    def starved(self) -> bool:
+        """Whether reading has stopped, because what comes next has no place. Set under the exchange lock."""
+        return self._intake.starved
+
+    @property
+    def between_frames(self) -> bool:
+        """Whether the peer's stream may end here."""
+        return self._decoder.idle
+
+    # Receiving.
+
+    def receive(self, data: memoryview, other: Callable[[Frame], object]) -> bytes | None:
+        """Take bytes from the peer. Frames that concern the connection, not a channel, go to `other`.
+
+        If there is nowhere to put a payload, which only happens without credit, the rest of the bytes is returned:
+        the connection stops reading, and begins with them when a channel is due.
+
+        Raises:
+            RemoteProtocolError: the peer broke the protocol.
+        """
+        decoder, on_whole_data = self._decoder, self.consumer.on_whole_data
+        whole: list[Arrived] = []
+        credit: list[AddCredit] = []
+        try:
+            for item in decoder.feed(data):
+                self.items_in += 1
+                if type(item) is tuple:
+                    receiver, sequence, backlog, skew, payload = item  # type: ignore[misc]  # it is not a Payload
+                    stream = on_whole_data(receiver, sequence)
+                    if stream is not None:
+                        whole.append((stream.target, backlog, skew, payload))
+                    else:
+                        self._settle(whole, credit)
+                        self._begin(Data(receiver, sequence, backlog, len(payload), skew))
+                        self._intake.fill(Payload(payload, last=True))
+                elif type(item) is AddCredit:
+                    credit.append(item)
+                else:
+                    self._settle(whole, credit)
+                    if not self._on_item(item, other):  # type: ignore[arg-type]
+                        return bytes(data[decoder.position :])
+        finally:
+            self._settle(whole, credit)
+        return None
+
+    def _settle(self, whole: list[Arrived], credit: list[AddCredit]) -> None:
+        """Hand over what has come whole, and the credit that came meanwhile: each under one lock."""
+        if whole:
+            arrived = whole.copy()
+            whole.clear()
+            self._intake.take_whole(arrived)
+        self._intake.hand_over()
+        if credit:
+            granted = credit.copy()
+            credit.clear()
+            with self._lock:
+                wake = together(*[self.producer.on_credit_locked(frame) for frame in granted])
+            if wake is not None:
+                wake()
+
+    def _on_item(self, item: Frame | Payload, other: Callable[[Frame], object]) -> bool:
+        """Any other frame, or a piece of a payload. Whether reading may go on."""
+        if type(item) is Payload:
+            self._intake.fill(item)
+            self._pieces_in += 1
+        elif type(item) is Data:
+            return self._begin(item)
+        else:
+            self._on_frame(item, other)  # type: ignore[arg-type]
+        return True
+
+    def resume(self) -> bool:
+        """Whether the payload that had nowhere to go has a place now."""
+        return self._intake.resume()
+
+    def _begin(self, frame: Data) -> bool:
+        stream = self.consumer.on_data(frame)
+        dropped = stream.state is ConsumerState.CANCELLED or stream.state is ConsumerState.GONE
+        return self._intake.begin(frame, None if dropped else stream.target)
+
+    def _on_frame(self, frame: Frame, other: Callable[[Frame], object]) -> None:
+        match frame:
+            case RequestPartition():
+                wake = self._on_request(frame)
+            case AnnounceBacklog():
+                stream = self.consumer.on_backlog(frame)
+                with self._lock:
+                    wake = stream.target.backlog_locked(frame.backlog) if stream.state is _RECEIVING else None
+            case CancelRequest():
+                with self._lock:
+                    gone, answered = self.producer.on_cancel_locked(frame)
+                    wake = together(answered, self._let_go_locked(gone.request, None) if gone.supply else None)
+            case SendTaskEvent():
+                wake = self._on_task_event(frame)
+            case ReportError(receiver) if receiver in self.consumer.streams:
+                wake = self._on_error(frame)
+            case _:
+                other(frame)
+                return
+        if wake is not None:
+            wake()
+
+    def _on_request(self, frame: RequestPartition) -> Wake:
+        stream = self.producer.on_request(frame)
+        which = frame.partition
+        if not self.accepting:
+            raise RemoteProtocolError(f"a request for partition {which} after the peer has closed")
+        if (which.job, which.attempt) != (self._exchange.job, self._exchange.attempt):
+            raise RemoteProtocolError(f"a request for partition {which} on a connection of another job or attempt")
+        if (frame.credit is None) is self._exchange.credited:
+            raise RemoteProtocolError("a request with another flow control (network.flow_control)")
+        with self._lock:
+            try:
+                supply, wake = self._registry.attach_locked(which, frame.subpartition, stream)
+            except (Cancelled, PartitionNotFound, ProducerFailed) as error:
+                return self.producer.fail_locked(stream, error)
+            except HeadgateError as error:  # it has another reader
+                raise RemoteProtocolError(str(error)) from error
+            return together(wake, self.producer.accept_locked(stream, supply))
+
+    def _on_task_event(self, frame: SendTaskEvent) -> Wake:
+        stream = self.producer.on_task_event(frame)
+        with self._lock:
+            try:
+                return self._registry.publish_locked(stream.request.partition, frame.event)
+            except CorruptStream as error:
+                raise RemoteProtocolError(str(error)) from error
+
+    def _on_error(self, frame: ReportError) -> Wake:
+        """A channel has failed at its producer; or that is the answer to a cancellation."""
+        stream = self.consumer.on_error(frame)
+        if stream.state is ConsumerState.GONE:
+            return None
+        channel, error = stream.target, error_from_wire(frame.code, frame.text)
+        with self._lock:
+            missing = isinstance(error, PartitionNotFound) and stream.expected == 0
+            delay_ns = channel.missing_locked() if missing else None
+            if delay_ns is None:
+                expected = missing or isinstance(error, Cancelled)
+                wake = channel.fail_locked(error if expected else ProducerFailed(frame.text, cause=error))
+            else:
+                wake = None
+        self.channels.pop(channel, None)
+        self.consumer.cancel(stream)
+        if delay_ns is not None:
+            self._retry(channel, delay_ns)
+        return wake
+
+    # Sending.
+
+    def outgoing_locked(self, room_bytes: int) -> tuple[list[Outgoing], Wake]:
+        """What to send now, in order: requests and credit first, then data, until there are `room_bytes` of it."""
+        control: list[Outgoing] = [(frame, None) for frame in self.consumer.data_to_send()]
+        sending, wake = self.producer.data_to_send_locked(room_bytes)
+        for _, taken in sending:
+            if taken is not None:
+                self._buffers_out += 1
+                self._bytes_out += len(taken.memory)
+        return (control + sending if control else sending), wake
+
+    def say_locked(self, channel: RemoteChannel) -> bool:
+        """Say for a channel what it is due to say. Whether that was its last."""
+        channel.due = False
+        stream = self.channels.get(channel)
+        if stream is None and channel.state is RemoteState.REQUESTING:
+            stream = self.consumer.request(channel.partition, channel.subpartition, channel.credit, channel)
+            self.channels[channel] = stream
+            channel.requested_locked()
+        if stream is None:
+            channel.task_events.clear()
+            return channel.state is RemoteState.RELEASED
+        credit = channel.take_credit_locked()
+        if credit and stream.state is _RECEIVING:
+            self.consumer.grant(stream, credit)
+        while channel.task_events:
+            self.consumer.send_task_event(stream, channel.task_events.popleft())
+        if channel.state is not RemoteState.RELEASED:
+            return False
+        self.consumer.cancel(stream)
+        del self.channels[channel]
+        return True
+
+    # Losing the connection.
+
+    def lose_locked(self, error: HeadgateError) -> Wake:
+        """Fail every channel, let go of every subpartition, give back the segment that was being filled."""
+        wakes = [channel.fail_locked(error) for channel in self.channels]
+        self.channels.clear()
+        self.consumer.streams.clear()
+        wakes += [
+            self._let_go_locked(stream.request, error) for stream in self.producer.streams.values() if stream.supply
+        ]
+        self.producer.streams.clear()
+        return together(*wakes, self._intake.lose_locked())
+
+    def _let_go_locked(self, request: RequestPartition, cause: BaseException | None) -> Wake:
+        return self._registry.release_subpartition_locked(request.partition, request.subpartition, cause)
+
+    def statistics_locked(self) -> PumpStatistics:
+        """What the connection carries."""
+        return PumpStatistics(
+            sending=len(self.producer.streams),
+            receiving=len(self.channels),
+            bytes_in=self._intake.bytes,
+            bytes_out=self._bytes_out,
+            buffers_in=self._intake.buffers,
+            buffers_out=self._buffers_out,
+        )

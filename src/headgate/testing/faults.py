@@ -1,0 +1,377 @@
+"""What goes wrong in a simulation: drawn from the seed, each at a moment of its own.
+
+A fault strikes once, after so many actions. Before it does, it tells the job whom it may end and how (`Job.blame_*`);
+faults that only cost time blame nobody, and everything must arrive. `draw_faults` draws some for a seed; a list of your
+own makes a simulation of your own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headgate.errors import (
+    Cancelled,
+    CorruptStream,
+    InsufficientBuffers,
+    PartitionNotFound,
+    ProducerFailed,
+    RemoteProtocolError,
+    UserCodeError,
+)
+from headgate.testing.simulator import NEVER_NS, fork
+from headgate.testing.tap import HEADER_DAMAGE
+from headgate.testing.worker import host_of
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+    from headgate.buffer import LocalPool, Segment
+    from headgate.testing.plan import Plan
+    from headgate.testing.simulation import Simulation
+    from headgate.testing.tap import Direction
+
+__all__ = ["KINDS", "Fault", "draw_faults"]
+
+_MS = 1_000_000
+_GONE = Cancelled, ProducerFailed, PartitionNotFound  # what the readers of a partition that was released may see
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that goes wrong.
+
+    >>> str(Fault("pause", at_step=100, first=1, second=0, amount=0.5))
+    'pause after 100 actions (1, 0, 0.500)'
+    """
+
+    kind: str
+    at_step: int
+    first: int  # a worker, producer or consumer: the kind says which
+    second: int  # another worker
+    amount: float = field(default=0.5)  # how much of it, from 0 to 1
+
+    def __str__(self) -> str:
+        return f"{self.kind} after {self.at_step} actions ({self.first}, {self.second}, {self.amount:.3f})"
+
+    def strike(self, simulation: Simulation) -> None:
+        """Let it go wrong."""
+        KINDS[self.kind](self, simulation)
+
+
+def draw_faults(chance: random.Random, plan: Plan) -> list[Fault]:
+    """The faults of one seed, by the time they strike.
+
+    >>> from headgate.testing.plan import draw_plan
+    >>> plan = draw_plan(fork(7, "plan"))
+    >>> draw_faults(fork(7, "faults"), plan) == draw_faults(fork(7, "faults"), plan)
+    True
+    """
+    faults = []
+    kinds = list(KINDS)
+    for _ in range(chance.choice((0, 1, 1, 1, 2, 2, 3))):
+        first = chance.randrange(plan.workers)
+        second = (first + chance.randrange(1, plan.workers)) % plan.workers
+        at_step = int(1000 * chance.random() ** 2)  # more of them early: most seeds are short
+        faults.append(Fault(chance.choice(kinds), at_step, first, second, chance.random()))
+    return sorted(faults, key=lambda fault: fault.at_step)
+
+
+# Time lost: everything must still arrive.
+
+
+def _short_ns(plan: Plan, amount: float) -> int:
+    """A while that no time limit notices."""
+    limit_ms = min(plan.idle_timeout_ms, plan.handshake_timeout_ms, plan.connect_timeout_ms)
+    return int(amount * limit_ms * _MS / 8)
+
+
+def _long_ns(plan: Plan, amount: float) -> int:
+    """A while that every time limit notices."""
+    return int((2 + amount) * _MS * max(plan.idle_timeout_ms, plan.handshake_timeout_ms, plan.connect_timeout_ms))
+
+
+def _stall(fault: Fault, simulation: Simulation) -> None:
+    until_ns = simulation.simulator.now_ns + _short_ns(simulation.plan, fault.amount)
+    simulation.net.stall(host_of(fault.first), host_of(fault.second), until_ns)
+
+
+def _pause(fault: Fault, simulation: Simulation) -> None:
+    until_ns = simulation.simulator.now_ns + _short_ns(simulation.plan, fault.amount)
+    simulation.job.workers[fault.first].actor.resumes_ns = until_ns
+
+
+def _slow_consumer(fault: Fault, simulation: Simulation) -> None:
+    consumers = simulation.job.consumers
+    consumers[fault.first % len(consumers)].think_ns = int(fault.amount * 50 * _MS)
+
+
+def _stuck_consumer(fault: Fault, simulation: Simulation) -> None:
+    consumers = simulation.job.consumers
+    consumers[fault.first % len(consumers)].hold_up(int(fault.amount * 20_000 * _MS))
+
+
+def _stuck_producer(fault: Fault, simulation: Simulation) -> None:
+    producers = list(simulation.job.producers.values())
+    if producers:
+        producers[fault.first % len(producers)].hold_up(int(fault.amount * 20_000 * _MS))
+
+
+def _small_jump(fault: Fault, simulation: Simulation) -> None:
+    simulation.job.workers[fault.first].transport.jump(_short_ns(simulation.plan, fault.amount))
+
+
+def _too_large(fault: Fault, simulation: Simulation) -> None:
+    for producer in simulation.job.producers.values():
+        producer.too_large += 1 + fault.first
+
+
+def _late_partition(fault: Fault, simulation: Simulation) -> None:
+    """A producer registers only after its consumers have asked a few times."""
+    plan = simulation.plan
+    delay_ns = int(0.8 * fault.amount * plan.last_try_ms * _MS)
+    simulation.job.late_ns[fault.first % len(plan.producers)] = delay_ns
+
+
+def _churn(fault: Fault, simulation: Simulation) -> None:
+    """Other pools come and go and take what is spare meanwhile."""
+    worker = simulation.job.workers[fault.first]
+    chance, simulator = fork(simulation.simulator.seed, f"churn/{fault.at_step}"), simulation.simulator
+    held: list[tuple[LocalPool, list[Segment]]] = []
+
+    def come() -> None:
+        try:
+            pool = worker.pool("churn", required=chance.randint(0, 2), maximum=chance.choice((2, None)))
+        except InsufficientBuffers:
+            return
+        taken: list[Segment] = []
+        with pool.lock:
+            while chance.random() < 0.8 and (segment := pool.try_request_locked()) is not None:
+                taken.append(segment)
+        held.append((pool, taken))
+        simulator.after(chance.randint(0, 20 * _MS), go, worker.actor, "churn: a pool goes")
+
+    def go() -> None:
+        pool, taken = held.pop(0)
+        if chance.random() < 0.5:
+            pool.destroy()
+        for segment in taken:
+            with pool.lock:
+                wake = pool.recycle_locked(segment, -1)
+            if wake is not None:
+                wake()
+        pool.destroy()
+
+    for _ in range(chance.randint(1, 4)):
+        simulator.after(chance.randint(0, 5 * _MS), come, worker.actor, "churn: a pool comes")
+
+
+# Connections that end: who uses them learns of it.
+
+
+def _black_hole(fault: Fault, simulation: Simulation) -> None:
+    """Nothing passes from one worker to another for so long that it is noticed."""
+    plan, net, simulator = simulation.plan, simulation.net, simulation.simulator
+    simulation.blame_wire(fault.first, fault.second, str(fault))
+    duration_ns = _long_ns(plan, fault.amount)
+    net.stall(host_of(fault.first), host_of(fault.second), simulator.now_ns + duration_ns)
+    if fault.amount < 0.3:
+        net.stall(host_of(fault.second), host_of(fault.first), simulator.now_ns + duration_ns)
+    simulation.excuse(duration_ns)
+
+
+def _long_pause(fault: Fault, simulation: Simulation) -> None:
+    duration_ns = _long_ns(simulation.plan, fault.amount)
+    simulation.job.blame_worker(fault.first, str(fault))
+    simulation.job.workers[fault.first].actor.resumes_ns = simulation.simulator.now_ns + duration_ns
+    simulation.excuse(duration_ns)
+
+
+def _large_jump(fault: Fault, simulation: Simulation) -> None:
+    job = simulation.job
+    job.blame_worker(fault.first, str(fault))
+    for consumer, worker in enumerate(simulation.plan.consumers):
+        if worker == fault.first and job.late_ns:
+            job.blame_gate(consumer, str(fault), PartitionNotFound)  # it has waited long enough, by its clock
+    job.workers[fault.first].transport.jump(_long_ns(simulation.plan, fault.amount))
+
+
+def _reset(fault: Fault, simulation: Simulation) -> None:
+    """The connection breaks after some more bytes, wherever that is."""
+    simulation.job.blame_pair(fault.first, fault.second, str(fault))
+    for stream in simulation.streams(fault.first, fault.second)[:1]:
+        stream.breaks_after = int(fault.amount * 200)
+
+
+def _half_close(fault: Fault, simulation: Simulation) -> None:
+    """One direction ends in order; the other end learns later that nobody listens any more."""
+    simulation.job.blame_pair(fault.first, fault.second, str(fault))
+    for stream in simulation.streams(fault.first, fault.second)[:1]:
+        stream.half_close()
+        later_ns = int(fault.amount * 2 * simulation.plan.idle_timeout_ms * _MS)
+        simulation.simulator.after(later_ns, stream.other.reset, stream.other.actor, "reset")
+
+
+def _refused(fault: Fault, simulation: Simulation) -> None:
+    """A port is closed for a while."""
+    net, worker = simulation.net, simulation.job.workers[fault.first]
+    listener = net.listeners.pop(worker.address, None)
+    if listener is None:
+        return
+    simulation.job.blame_worker(fault.first, str(fault))
+
+    def again() -> None:
+        if not worker.crashed:
+            net.listeners[worker.address] = listener
+
+    simulation.simulator.after(int(fault.amount * 100 * _MS), again, worker.actor, "the port is open again")
+
+
+def _flip(fault: Fault, simulation: Simulation) -> None:
+    """A bit of a data frame changes: of its payload where that is checked, else where it must be noticed anyway."""
+    simulation.job.blame_pair(fault.first, fault.second, str(fault), RemoteProtocolError, CorruptStream)
+
+    def damage(frame: bytes, payload: int) -> int | None:
+        if not simulation.plan.checksum or fault.amount < 0.3:
+            offset, mask = HEADER_DAMAGE[int(fault.amount * 1000) % len(HEADER_DAMAGE)]
+            return offset * 8 + mask.bit_length() - 1 if offset < len(frame) else None
+        return payload * 8 + int(fault.amount * (len(frame) - payload) * 8) if len(frame) > payload else None
+
+    for direction in _directions(fault, simulation):
+        direction.damage = damage
+
+
+def _replay(fault: Fault, simulation: Simulation) -> None:
+    """A data frame comes twice."""
+    simulation.job.blame_pair(fault.first, fault.second, str(fault), RemoteProtocolError)
+    for direction in _directions(fault, simulation):
+        direction.replay = True
+
+
+def _stale_frame(fault: Fault, simulation: Simulation) -> None:
+    """A message of an earlier attempt comes late, in the middle of this one."""
+    simulation.job.blame_pair(fault.first, fault.second, str(fault), RemoteProtocolError)
+    for direction in _directions(fault, simulation):
+        direction.stale = True
+
+
+def _directions(fault: Fault, simulation: Simulation) -> list[Direction]:
+    hosts = {host_of(fault.first), host_of(fault.second)}
+    return [
+        direction
+        for talk in simulation.conversations
+        if {talk.streams[0].here.host, talk.streams[1].here.host} == hosts
+        for direction in talk.directions
+    ]
+
+
+# Tasks and workers that end.
+
+
+def _cancel_gate(fault: Fault, simulation: Simulation) -> None:
+    consumers = simulation.job.consumers
+    consumer = consumers[fault.first % len(consumers)]
+    simulation.job.blame_gate(consumer.number, str(fault), Cancelled)
+    consumer.note_asked()
+    consumer.gate.release()
+
+
+def _cancel_partition(fault: Fault, simulation: Simulation) -> None:
+    _with_producer(fault, simulation, lambda task: task.partition.release(), *_GONE)
+
+
+def _cancel_job(fault: Fault, simulation: Simulation) -> None:
+    """Every partition of one worker is released and forgotten."""
+    job = simulation.job
+    worker = job.workers[fault.first]
+    for producer in job.producers.values():
+        if producer.worker is worker:
+            job.blame_partition(producer.number, str(fault), *_GONE)
+    worker.registry.release_job(worker.partition_id(0).job, Cancelled("the job was cancelled"))
+
+
+def _fail_producer(fault: Fault, simulation: Simulation) -> None:
+    error = UserCodeError("division by zero", operator="map", subtask=fault.first)
+    kinds = UserCodeError, ProducerFailed, PartitionNotFound
+    _with_producer(fault, simulation, lambda task: None if task.done else task.fail(error), *kinds)
+
+
+def _with_producer(fault: Fault, simulation: Simulation, act: Callable[[...], object], *errors: type) -> None:
+    producers = list(simulation.job.producers.values())
+    if producers:
+        producer = producers[fault.first % len(producers)]
+        simulation.job.blame_partition(producer.number, str(fault), *errors)
+        act(producer)
+
+
+def _missing_partition(fault: Fault, simulation: Simulation) -> None:
+    """A producer never comes."""
+    number = fault.first % len(simulation.plan.producers)
+    simulation.job.blame_partition(number, str(fault), PartitionNotFound)
+    simulation.job.late_ns[number] = NEVER_NS
+
+
+def _crash(fault: Fault, simulation: Simulation) -> None:
+    """A worker is gone, with or without a word; the job may be tried again."""
+    simulation.crash(fault.first, str(fault), silent=fault.amount < 0.3, again=fault.amount > 0.5)
+
+
+# Somebody else at the door: nobody may notice.
+
+
+def _stale_attempt(fault: Fault, simulation: Simulation) -> None:
+    """A worker of an earlier attempt comes back."""
+    simulation.add_stranger(fault.first, fault.second, attempt=simulation.job.attempt - 1)
+
+
+def _duplicate(fault: Fault, simulation: Simulation) -> None:
+    """A worker connects a second time: only what these two exchange may suffer."""
+    simulation.job.blame_pair(fault.first, fault.second, str(fault), PartitionNotFound, Cancelled, RemoteProtocolError)
+    simulation.add_stranger(fault.first, fault.second, attempt=simulation.job.attempt)
+
+
+def _garbage(fault: Fault, simulation: Simulation) -> None:
+    """Somebody connects and says anything at all, or what somebody else has said before."""
+    said = [talk.directions[0].hello for talk in simulation.conversations if talk.directions[0].hello]
+    chance = fork(simulation.simulator.seed, f"garbage/{fault.at_step}")
+    if said and fault.amount < 0.5:
+        data = chance.choice(said)
+    else:
+        data = chance.choice((chance.randbytes(200), b"GET / HTTP/1.1\r\n\r\n", b""))
+    simulation.knock(fault.first, data)
+
+
+AT_THE_START = ("late partition", "missing partition")
+"""Kinds that strike before anything moves."""
+
+KINDS: dict[str, Callable[[Fault, Simulation], None]] = {
+    "stall": _stall,
+    "pause": _pause,
+    "slow consumer": _slow_consumer,
+    "stuck consumer": _stuck_consumer,
+    "stuck producer": _stuck_producer,
+    "clock jump": _small_jump,
+    "records over the limit": _too_large,
+    "late partition": _late_partition,
+    "pools come and go": _churn,
+    "black hole": _black_hole,
+    "long pause": _long_pause,
+    "long clock jump": _large_jump,
+    "reset": _reset,
+    "half-close": _half_close,
+    "closed port": _refused,
+    "bit flip": _flip,
+    "replayed frame": _replay,
+    "stale frame": _stale_frame,
+    "cancelled gate": _cancel_gate,
+    "cancelled partition": _cancel_partition,
+    "cancelled job": _cancel_job,
+    "failed producer": _fail_producer,
+    "missing partition": _missing_partition,
+    "crash": _crash,
+    "stale attempt": _stale_attempt,
+    "duplicate connection": _duplicate,
+    "garbage": _garbage,
+}
+"""Every kind of fault, by name, and what it does."""

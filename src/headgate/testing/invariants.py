@@ -1,0 +1,267 @@
+"""What must hold after every action, and what must hold at the end.
+
+Called by the simulation: `check_worker` for the worker that has just acted, `check_credit` for both ends of a
+connection now and then, `check_at_rest` when everything is over. Each raises InvariantViolated and says what does not
+add up; `wait_for_graph` says who waits for whom when nothing moves any more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headgate.buffer import Kind
+from headgate.errors import InvariantViolated
+from headgate.input import RemoteChannel, RemoteState
+from headgate.input.channel import ChannelState
+from headgate.output.pipelined import SubpartitionState
+from headgate.wire.states import ConsumerState, ProducerState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headgate.buffer import LocalPool
+    from headgate.input import InputGate, UnionGate
+    from headgate.net.connection import Connection
+    from headgate.output.pipelined import PipelinedSubpartition
+    from headgate.testing.worker import SimWorker
+    from headgate.testing.workload import Task
+    from headgate.wire import ConsumerStream
+
+__all__ = ["check_at_rest", "check_credit", "check_worker", "wait_for_graph"]
+
+_DATA = Kind.DATA
+
+
+def check_worker(worker: SimWorker) -> None:
+    """Everything that must hold in one worker at any time.
+
+    >>> from headgate.testing import simulate
+    >>> simulate(1).failure is None  # it was checked after every step
+    True
+    """
+    _check_memory(worker)
+    for partition in worker.partitions:
+        for subpartition in partition.subpartitions:
+            _check_subpartition(subpartition)
+    for gate in worker.gates:
+        _check_gate(gate)
+    for union in worker.unions:
+        _check_union(union)
+    for connection in worker.network.connections:
+        _check_connection(connection, worker)
+
+
+def _check_memory(worker: SimWorker) -> None:
+    memory, held = worker.memory, 0
+    free = len(memory.free)
+    for pool in worker.pools:
+        held += pool.held
+        _check_pool(pool, free)
+    if free + held + memory._exclusive != memory.total:
+        raise InvariantViolated(
+            f"{worker.actor.name}: {free} free + {held} held by pools + {memory._exclusive} exclusive segments "
+            f"are not {memory.total}"
+        )
+    sizes = maxima = 0
+    for pool in memory._pools:
+        sizes += pool.size
+        maxima += pool.maximum
+    if sizes != min(memory.total - memory._exclusive, maxima):
+        raise InvariantViolated(
+            f"{worker.actor.name}: pools of at most {maxima} segments share {sizes} of {memory.total}, of which "
+            f"{memory._exclusive} are exclusive"
+        )
+
+
+def _check_pool(pool: LocalPool, free: int) -> None:
+    available, in_use = len(pool._available), sum(pool._in_use)
+    if pool.held != available + in_use:
+        raise InvariantViolated(f"{pool!r}: {available} available + {in_use} in use")
+    if available and pool.held > pool.size:
+        raise InvariantViolated(f"{pool!r} keeps {available} segments past its size")
+    if pool.held > pool.maximum + pool.overdraft:
+        raise InvariantViolated(f"{pool!r} holds more than its maximum and its overdraft of {pool.overdraft}")
+    if pool._listeners and (available or (pool.held < pool.size and free)):
+        limit = pool.max_per_channel
+        waiting = [channel for _, channel in pool._listeners if channel < 0 or pool._in_use[channel] < limit]
+        if waiting:
+            raise InvariantViolated(f"{pool!r}: channels {waiting} wait, though there is a segment for them")
+
+
+def _check_subpartition(subpartition: PipelinedSubpartition) -> None:
+    queue = subpartition._queue
+    count = 0
+    for reader in queue:
+        count += reader.buffer.kind is _DATA
+    if subpartition.backlog != count:
+        raise InvariantViolated(f"{subpartition._where}: a backlog of {subpartition.backlog}, but {count} buffers")
+    if not queue:
+        return
+    finished = queue[0].buffer.marker < 0
+    if len(queue) > 1 and not finished:
+        raise InvariantViolated(f"{subpartition._where}: an unfinished buffer in front of others")
+    if (finished or len(queue) > 1) and subpartition._listener is not None and not subpartition.announced:
+        raise InvariantViolated(f"{subpartition._where}: its reader was not told of {len(queue)} buffers")
+
+
+def _check_gate(gate: InputGate) -> None:
+    queue = gate._queue
+    queued = 0
+    for channel in gate.channels:
+        queued += channel.queued and channel.state is not ChannelState.RELEASED
+        if channel.state is ChannelState.READING and not channel.queued:
+            polled = channel.polled
+            if polled is not None and polled.announced and gate.failure is None:
+                raise InvariantViolated(f"gate {gate.name}: channel {channel.index} has data, but is not queued")
+    if gate.failure is None:
+        if queued != len(queue) or len(set(queue)) != queued:
+            raise InvariantViolated(f"gate {gate.name}: {queued} channels are queued, but {len(queue)} in the queue")
+        if queue and gate._sleeper is not None:
+            raise InvariantViolated(f"gate {gate.name}: its reader sleeps, though {queued} channels have data")
+
+
+def _check_union(union: UnionGate) -> None:
+    if union.failure is not None:
+        return
+    if union._queue and union._sleeper is not None:
+        raise InvariantViolated(f"union {union.name}: its reader sleeps, though {len(union._queue)} gates have data")
+    for gate in union.gates:
+        if gate.has_data and not gate.queued:
+            raise InvariantViolated(f"union {union.name}: gate {gate.name} has data, but is not queued")
+
+
+def _check_connection(connection: Connection, worker: SimWorker) -> None:
+    pump, size = connection.pump, worker.plan.segment_size
+    for channel, stream in pump.channels.items():
+        book = stream.book
+        if book is not None and channel.state is RemoteState.RECEIVING and stream.state is ConsumerState.RECEIVING:
+            ready = len(channel._own) + len(channel._floating)
+            if ready != book.outstanding + channel.unannounced:
+                raise InvariantViolated(
+                    f"{channel}: {ready} segments are set aside for {book.outstanding} credits at its producer "
+                    f"and {channel.unannounced} to announce"
+                )
+    for sending in pump.producer.streams.values():
+        ledger, supply = sending.ledger, sending.supply
+        if ledger is not None and not 0 <= ledger.sent <= ledger.granted:
+            raise InvariantViolated(f"{sending}: {ledger.sent} sent of {ledger.granted} granted")
+        if (
+            supply is not None
+            and sending.state is ProducerState.SENDING
+            and not sending.queued
+            and supply.announced
+            and (ledger is None or ledger.sent < ledger.granted or supply.next_is_event)
+        ):
+            raise InvariantViolated(f"{sending} can send, but does not stand in the queue")
+    outbox = connection._outbox
+    data_bytes = sum(len(piece) for piece, owned in outbox._pieces if owned is not None and owned.kind is _DATA)
+    if data_bytes > 3 * size:
+        raise InvariantViolated(
+            f"connection with {connection.peer}: {data_bytes} bytes wait, the ceiling is {3 * size}"
+        )
+
+
+def check_credit(ours: Connection, theirs: Connection) -> None:
+    """Sent <= granted <= announced, where `ours` receives and `theirs` sends.
+
+    >>> check_credit.__annotations__["return"]
+    'None'
+    """
+    streams = theirs.pump.producer.streams
+    for receiver, stream in ours.pump.consumer.streams.items():
+        sending = streams.get(receiver)
+        if stream.book is None or sending is None or sending.ledger is None:
+            continue
+        promised, granted = stream.book.promised, sending.ledger.granted
+        sent, received = sending.ledger.sent, stream.book.received
+        if not received <= sent <= granted <= promised:
+            raise InvariantViolated(
+                f"{stream}: {received} received, {sent} sent, {granted} granted, {promised} announced"
+            )
+
+
+def check_at_rest(worker: SimWorker) -> None:
+    """When all is over: every segment is back, nobody is remembered.
+
+    >>> check_at_rest.__annotations__["return"]
+    'None'
+    """
+    memory = worker.memory
+    if len(memory.free) != memory.total or memory._exclusive or len({id(one) for one in memory.free}) != memory.total:
+        holders = [repr(pool) for pool in worker.pools if pool.held]
+        raise InvariantViolated(
+            f"{worker.actor.name}: {len(memory.free)} of {memory.total} segments are back, {memory._exclusive} are "
+            f"exclusive; pools: {', '.join(holders) or 'none'}"
+        )
+    if worker.network.connections:
+        left = [f"{one.peer} ({one.state.name})" for one in worker.network.connections]
+        raise InvariantViolated(f"{worker.actor.name}: connections are left: {', '.join(left)}")
+    for peer in worker.network.peers:
+        if peer._channels or peer._due:
+            raise InvariantViolated(f"{worker.actor.name}: {peer} remembers {len(peer._channels)} channels")
+
+
+# Who waits for whom.
+
+
+def wait_for_graph(tasks: Iterable[Task], workers: Iterable[SimWorker]) -> str:
+    """Every task that is not done and what it waits for, and the state of all that lies in between.
+
+    >>> wait_for_graph([], [])
+    'nobody waits'
+    """
+    lines = [f"{task} -> {task.waits_for or 'its next step'}" for task in tasks if not task.done]
+    for worker in workers:
+        for gate in worker.gates:
+            lines += _gate_lines(gate, worker)
+        for partition in worker.partitions:
+            for one in partition.subpartitions:
+                if one.state is not SubpartitionState.RELEASED:
+                    reader = "a reader" if one._listener is not None else "no reader"
+                    lines.append(
+                        f"  {one._where} ({one.state.value}): {len(one._queue)} queued, backlog {one.backlog}, "
+                        f"{'announced' if one.announced else 'not announced'}, {reader}"
+                    )
+        lines += [f"  pool {pool!r}, {len(pool._listeners)} waiting" for pool in worker.pools if pool.held]
+        lines += [line for one in worker.network.connections for line in _connection_lines(one, worker)]
+    return "\n".join(lines) or "nobody waits"
+
+
+def _gate_lines(gate: InputGate, worker: SimWorker) -> list[str]:
+    lines = []
+    for channel in gate.channels:
+        source = channel.source
+        if channel.state in {ChannelState.ENDED, ChannelState.RELEASED}:
+            continue
+        where = f"  gate {gate.name} of worker {worker.number}, channel {channel.index} ({channel.state.value})"
+        if isinstance(source, RemoteChannel):
+            lines.append(f"{where} -> {source}: {source.statistics_locked()}, exclusive {source.exclusive}")
+        else:
+            lines.append(f"{where} -> a partition of its own worker")
+    return lines
+
+
+def _connection_lines(connection: Connection, worker: SimWorker) -> list[str]:
+    outbox = connection._outbox
+    lines = [
+        f"  worker {worker.number} -> {connection.peer} ({connection.state.name}): {outbox.waiting_bytes} bytes "
+        f"wait{', the stream is blocked' if outbox.blocked else ''}"
+        f"{', reading has stopped' if connection._unread is not None else ''}"
+    ]
+    for stream in connection.pump.producer.streams.values():
+        credit = "none" if stream.ledger is None else f"{stream.ledger.available}"
+        lines.append(
+            f"    sends {stream} ({stream.state.name}): credit {credit}, {'' if stream.queued else 'not '}queued"
+        )
+    return lines + [
+        f"    receives {stream} ({stream.state.name}): {_book(stream)}"
+        for stream in connection.pump.consumer.streams.values()
+    ]
+
+
+def _book(stream: ConsumerStream[RemoteChannel]) -> str:
+    return (
+        "no credit"
+        if stream.book is None
+        else f"{stream.book.outstanding} credits out, {stream.book.received} received"
+    )

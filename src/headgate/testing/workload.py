@@ -1,0 +1,292 @@
+"""Tasks as small steps: producers that write records which can be checked, consumers that check them.
+
+A task does a little at each step and is scheduled again after a while, or when the exchange wakes it: it calls what a
+real task calls, except that it never sleeps inside such a call. Records say which channel they belong to and which one
+they are, so that loss, duplication and reordering show where they are read.
+
+Invariant: a task that is not done is scheduled, or waits for something that will wake it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from headgate.errors import Cancelled, HeadgateError, InvariantViolated
+from headgate.input import RemoteChannel, RemoteState
+from headgate.record import Batch, BytesSerializer, EndOfPartition, Record, UserEvent
+from headgate.testing.waiting import SimWaiter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headgate.input import Gate, InputGate, RecordReader
+    from headgate.input.channel import Source
+    from headgate.record import Element, Event
+    from headgate.testing.plan import Plan
+    from headgate.testing.simulator import Scheduled, Simulator
+    from headgate.testing.worker import SimWorker
+
+__all__ = ["ConsumerTask", "Task", "content"]
+
+_MARK = "mark"
+_ACK = "ack"
+
+
+def content(producer: int, subpartition: int, number: int, length: int) -> bytes:
+    """What a record says: whose it is and which one, over and over.
+
+    >>> content(producer=1, subpartition=0, number=7, length=10)
+    b'1/0#7;1/0#'
+    """
+    unit = b"%d/%d#%d;" % (producer, subpartition, number)
+    return (unit * (length // len(unit) + 1))[:length]
+
+
+class Task(ABC):
+    """What all tasks share: steps, think times, wake-ups, and how they end.
+
+    >>> issubclass(ConsumerTask, Task)
+    True
+    """
+
+    def __init__(self, name: str, worker: SimWorker, progress: Callable[[], object]) -> None:
+        self.name = name
+        self.worker = worker
+        self.done = False
+        self.error: HeadgateError | None = None
+        self.think_ns = 1_000
+        """How long it takes between two steps, at most."""
+        self.waits_for = ""
+        """What it waits for, if it is not scheduled: for the wait-for graph."""
+        self.progress = progress  # called whenever something has moved
+        self._simulator: Simulator = worker.simulator
+        self._chance = worker.simulator.fork(f"task/{name}")
+        self._scheduled: Scheduled | None = None
+        self._held_up_until_ns = 0
+
+    def __str__(self) -> str:
+        return f"{self.name} on worker {self.worker.number}"
+
+    def begin(self, delay_ns: int) -> None:
+        """Take the first step after a while."""
+        self._schedule(delay_ns)
+
+    def wake(self) -> None:
+        """Take the next step soon."""
+        self._schedule(int(self._chance.random() * self.worker.wake_delay_ns))
+
+    def hold_up(self, duration_ns: int) -> None:
+        """Take no step for a while."""
+        self._held_up_until_ns = self._simulator.now_ns + duration_ns
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+            self._scheduled = None
+            self._schedule(0)
+
+    def _schedule(self, delay_ns: int) -> None:
+        when_ns = max(self._simulator.now_ns + delay_ns, self._held_up_until_ns)
+        if self.done:
+            return
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+        self.waits_for = ""
+        self._scheduled = self._simulator.at(when_ns, self._take_step, self.worker.actor, self.name)
+
+    def _think(self) -> None:
+        self._schedule(int(self._chance.random() * self.think_ns))
+
+    def _take_step(self) -> None:
+        self._scheduled = None
+        if self.done:
+            return
+        try:
+            self.step()
+        except InvariantViolated:
+            raise
+        except HeadgateError as error:
+            self.fail(error)
+
+    def nudge(self) -> None:
+        """Nothing moves: do what a timer would do sooner or later."""
+
+    @abstractmethod
+    def step(self) -> None:
+        """Do a little, then be scheduled again or wait."""
+
+    @abstractmethod
+    def let_go(self) -> None:
+        """Give back all that the task holds."""
+
+    def finish(self) -> None:
+        """The task has done its work."""
+        self.done = True
+        self._simulator.note(self.name, "done")
+        self.let_go()
+        self.progress()
+
+    def fail(self, error: HeadgateError) -> None:
+        """The task ends with an error."""
+        self.done, self.error = True, error
+        self._simulator.note(self.name, f"{type(error).__name__}: {error}")
+        self.let_go()
+        self.progress()
+
+
+class ConsumerTask(Task):
+    """Reads one gate through a `RecordReader` and checks every record against what its producer was to write.
+
+    >>> ConsumerTask.__mro__[1] is Task
+    True
+    """
+
+    def __init__(self, number: int, worker: SimWorker, plan: Plan, progress: Callable[[], object]) -> None:
+        super().__init__(f"consumer {number}", worker, progress)
+        self.number = number
+        self.plan = plan
+        channels = len(plan.producers) * plan.channels
+        counts = [channels // 2, channels - channels // 2] if plan.union and channels > 1 else [channels]
+        self.gates = [worker.gate(f"consumer-{number}.{index}", count) for index, count in enumerate(counts)]
+        self.gate: Gate = worker.union(f"consumer-{number}", self.gates) if len(counts) > 1 else self.gates[0]
+        self.reader: RecordReader[bytes] = worker.reader(self.gate, BytesSerializer())
+        self.records = 0
+        self.read = [0] * channels
+        self.events = [0] * channels
+        self.ended = [False] * channels
+        self.sources: dict[int, Source] = {}
+        self.asked: set[int] = set()
+        """Remote channels whose producer had been asked when the task ended: it must learn of that."""
+        self._acks = [0] * channels
+        self._asleep: SimWaiter | None = None
+
+    def route(self, channel: int) -> tuple[int, int]:
+        """The producer and the subpartition that a channel reads."""
+        producer, offset = divmod(channel, self.plan.channels)
+        return producer, self.number * self.plan.channels + offset
+
+    def inner(self, channel: int) -> tuple[InputGate, int]:
+        """The gate that a channel belongs to, and its number there."""
+        first = self.gates[0]
+        return (first, channel) if channel < first.channel_count else (self.gates[1], channel - first.channel_count)
+
+    def step(self) -> None:
+        """Read a few elements."""
+        self._wake_up()
+        reader = self.reader
+        for _ in range(self._chance.choice((1, 2, 8))):
+            element = reader.poll()
+            if element is None:
+                if reader.finished:
+                    self._check_all_read()
+                    self.finish()
+                else:
+                    self._sleep()
+                return
+            self.progress()
+            self._check(reader.channel, element)
+        self._think()
+
+    def connect(self, channel: int, source: Source) -> None:
+        """Say where a channel's producer is."""
+        self.sources[channel] = source
+        gate, index = self.inner(channel)
+        gate.connect(index, source)
+
+    def note_asked(self) -> None:
+        """Remember who has been asked, before the gate is released."""
+        for channel, source in self.sources.items():
+            if isinstance(source, RemoteChannel) and source.state in {RemoteState.RECEIVING, RemoteState.ENDED}:
+                self.asked.add(channel)
+
+    def let_go(self) -> None:
+        """Release the gate."""
+        self.note_asked()
+        self.reader.close()
+
+    # Sleeping: as `Gate._sleep`, in two halves.
+
+    def _sleep(self) -> None:
+        gate = self.gate
+        with gate.lock:
+            if gate._has_data_locked() or gate.finished or gate.failure is not None:
+                self._schedule(0)
+                return
+            gate._sleeper = self._asleep = SimWaiter(self.wake)
+            retry_at_ns = gate._retry_at_locked()
+        if retry_at_ns is not None:
+            self._schedule(max(0, retry_at_ns - self.worker.transport.now_ns()))
+        self.waits_for = f"gate {gate.name}"
+
+    def _wake_up(self) -> None:
+        if self._asleep is None:
+            return
+        self._asleep = None
+        now_ns = self.worker.transport.now_ns()
+        with self.gate.lock:
+            self.gate._sleeper = None
+            wake = self.gate._retry_locked(now_ns)
+        if wake is not None:
+            wake()
+
+    # Checking.
+
+    def _check(self, channel: int, element: Element[bytes] | Event) -> None:
+        match element:
+            case Record(value, _):
+                self._check_record(channel, value)
+            case Batch(values, _):
+                for value in values:
+                    self._check_record(channel, value)
+            case UserEvent(_, payload):
+                self._check_event(channel, payload)
+            case EndOfPartition():
+                self.ended[channel] = True
+                self._simulator.note(self.name, f"channel {channel} ended after {self.read[channel]} records")
+            case _:
+                raise InvariantViolated(f"{self}, channel {channel}: an element that nobody wrote: {element!r}")
+        if self.plan.task_events and self._chance.random() < self.plan.task_events:
+            self._acknowledge(channel)
+
+    def _check_record(self, channel: int, value: bytes) -> None:
+        producer, subpartition = self.route(channel)
+        lengths = self.plan.producers[producer].lengths[subpartition]
+        number = self.read[channel]
+        if number >= len(lengths):
+            raise InvariantViolated(f"{self}, channel {channel}: a record past the {len(lengths)} that were written")
+        whose = 0 if self.plan.producers[producer].broadcast else subpartition
+        expected = content(producer, whose, number, lengths[number])
+        if value != expected:
+            raise InvariantViolated(
+                f"{self}, channel {channel}: record {number} should have {len(expected)} bytes {expected[:24]!r}, "
+                f"but has {len(value)}: {value[:24]!r}"
+            )
+        self.read[channel] = number + 1
+        self.records += 1
+
+    def _check_event(self, channel: int, payload: bytes) -> None:
+        """A mark says its number, and how many records stand before it in each subpartition."""
+        number, *counts = map(int, payload.split(b","))
+        before = counts[self.route(channel)[1]]
+        if (number, before) != (self.events[channel], self.read[channel]):
+            raise InvariantViolated(
+                f"{self}, channel {channel}: mark {number} stands behind {before} records, but comes as mark "
+                f"{self.events[channel]} behind {self.read[channel]}"
+            )
+        self.events[channel] += 1
+
+    def _check_all_read(self) -> None:
+        for channel, count in enumerate(self.read):
+            producer, subpartition = self.route(channel)
+            written = len(self.plan.producers[producer].lengths[subpartition])
+            if count != written:
+                raise InvariantViolated(f"{self}, channel {channel}: {count} of {written} records came before the end")
+
+    def _acknowledge(self, channel: int) -> None:
+        """Send an event against the stream; the producer sees that they come in order."""
+        number = self._acks[channel]
+        gate, index = self.inner(channel)
+        try:
+            gate.send_task_event(index, UserEvent(_ACK, b"%d,%d" % (self.route(channel)[1], number)))
+        except Cancelled:
+            return  # the channel has ended
+        self._acks[channel] += 1

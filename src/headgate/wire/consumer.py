@@ -1,0 +1,190 @@
+"""The consumer's half of a connection: it requests, announces credit, and receives.
+
+One per connection, called by the pump on the network thread. Sans-IO: frames in by `on_*`, bytes out by
+`data_to_send`. What belongs to a channel above the wire (its buffers) hangs on the stream as its `target`, which is
+not looked at here.
+
+Invariants: receivers are numbered upwards and never again; a stream's sequence numbers follow one another; every
+buffer received was promised before (`Book`); every pair of state and step is in `states.CONSUMER_STEPS` or an error.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from headgate.errors import LocalProtocolError, RemoteProtocolError
+from headgate.wire.codec import encode_credit, encode_frame
+from headgate.wire.credit import Book
+from headgate.wire.frames import CONNECTION, CancelRequest, RequestPartition, SendTaskEvent
+from headgate.wire.states import CONSUMER_STEPS, ConsumerState, ConsumerStep, step
+
+if TYPE_CHECKING:
+    from headgate.ids import PartitionId, SubpartitionIndex
+    from headgate.wire.frames import AnnounceBacklog, Data, ReportError
+
+__all__ = ["ConsumerSession", "ConsumerStream"]
+
+T = TypeVar("T")
+
+_RECEIVING = ConsumerState.RECEIVING
+_SEQUENCE_MASK: Final = 0xFFFF_FFFF
+
+
+class ConsumerStream(Generic[T]):
+    """One channel that is read over the connection. Made by `ConsumerSession.request`.
+
+    >>> from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
+    >>> partition = PartitionId(JobId("etl"), AttemptId(1), 0, 0, 0)
+    >>> stream = ConsumerSession().request(partition, SubpartitionIndex(0), credit=2, target="channel 0")
+    >>> stream.state, stream.book.outstanding
+    (<ConsumerState.RECEIVING: 1>, 2)
+    """
+
+    __slots__ = ("book", "expected", "partition", "receiver", "state", "target")
+
+    def __init__(self, receiver: int, partition: PartitionId, credit: int | None, target: T) -> None:
+        self.receiver = receiver
+        self.partition = partition
+        self.target = target
+        self.state = ConsumerState.RECEIVING
+        self.book = None if credit is None else Book(credit)  # None: the producer sends without credit
+        self.expected = 0  # the next sequence number
+
+    def __str__(self) -> str:
+        return f"receiver {self.receiver} of partition {self.partition}"
+
+    def move(self, what: ConsumerStep, *, ours: bool) -> None:
+        """Take a step of the table."""
+        self.state = step(CONSUMER_STEPS, self.state, what, self, ours=ours)
+
+
+class ConsumerSession(Generic[T]):
+    """All channels that this side reads over one connection.
+
+    >>> from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
+    >>> from headgate.wire import Data
+    >>> session = ConsumerSession()
+    >>> partition = PartitionId(JobId("etl"), AttemptId(1), 0, 0, 0)
+    >>> stream = session.request(partition, SubpartitionIndex(0), credit=2, target="channel 0")
+    >>> session.on_data(Data(receiver=0, sequence=0, backlog=1, size=100)) is stream, stream.book.outstanding
+    (True, 1)
+    >>> session.on_data(Data(receiver=0, sequence=7, backlog=1, size=100))
+    Traceback (most recent call last):
+    headgate.errors.RemoteProtocolError: receiver 0 of partition etl#1/v0.0[0]: buffer reordering: expected sequence \
+number 1, received 7
+    """
+
+    def __init__(self) -> None:
+        self.streams: dict[int, ConsumerStream[T]] = {}
+        self._next_receiver = 0
+        self._to_send: list[bytes] = []
+
+    @property
+    def idle(self) -> bool:
+        """Whether no channel is left."""
+        return not self.streams
+
+    def data_to_send(self) -> list[bytes]:
+        """What to send now, in order; each byte is returned once."""
+        sending, self._to_send = self._to_send, []
+        return sending
+
+    # What this side does.
+
+    def request(
+        self, partition: PartitionId, subpartition: SubpartitionIndex, credit: int | None, target: T
+    ) -> ConsumerStream[T]:
+        """Ask for a subpartition, with this much credit to begin with (None: without flow control of ours)."""
+        receiver = self._next_receiver
+        if receiver >= CONNECTION:
+            raise LocalProtocolError("a connection has run out of receiver numbers")
+        self._next_receiver += 1
+        stream = ConsumerStream(receiver, partition, credit, target)
+        self.streams[receiver] = stream
+        self._to_send.append(encode_frame(RequestPartition(receiver, partition, subpartition, credit)))
+        return stream
+
+    def grant(self, stream: ConsumerStream[T], credit: int) -> None:
+        """Announce that more buffers were set aside."""
+        if stream.book is None:
+            raise LocalProtocolError(f"{stream}: credit, where there is none")
+        if stream.state is not _RECEIVING:
+            stream.move(ConsumerStep.CREDIT, ours=True)
+        stream.book.promise(credit)
+        self._to_send.append(encode_credit(stream.receiver, stream.partition.attempt, credit))
+
+    def send_task_event(self, stream: ConsumerStream[T], event: bytes) -> None:
+        """Send an event against the stream, to the task that produces."""
+        stream.move(ConsumerStep.TASK_EVENT, ours=True)
+        self._to_send.append(encode_frame(SendTaskEvent(stream.receiver, stream.partition.attempt, event)))
+
+    def cancel(self, stream: ConsumerStream[T]) -> None:
+        """Say the last on a channel: everything is read, or nothing more is wanted."""
+        stream.move(ConsumerStep.CANCEL, ours=True)
+        self._to_send.append(encode_frame(CancelRequest(stream.receiver, stream.partition.attempt)))
+        self._forget_if_gone(stream)
+
+    # What the peer does.
+
+    def on_data(self, frame: Data) -> ConsumerStream[T]:
+        """The head of a buffer or event. If the stream is cancelled or gone, its payload is to be dropped.
+
+        Raises:
+            RemoteProtocolError: it has no receiver, no credit, or not the next sequence number.
+        """
+        stream = self.streams.get(frame.receiver)
+        if stream is None:
+            raise self._unknown(frame.receiver, "data")
+        if frame.sequence != stream.expected:
+            raise RemoteProtocolError(
+                f"{stream}: buffer reordering: expected sequence number {stream.expected}, received {frame.sequence}"
+            )
+        if frame.last and not frame.event:
+            raise RemoteProtocolError(f"{stream}: data that claims to be the end")
+        if frame.compressed:
+            raise RemoteProtocolError(f"{stream}: compressed data, which was not asked for")
+        stream.expected = (frame.sequence + 1) & _SEQUENCE_MASK
+        if not frame.event and stream.book is not None:
+            stream.book.receive()
+        if frame.last:
+            stream.move(ConsumerStep.LAST, ours=False)
+            self._forget_if_gone(stream)
+        elif stream.state is not _RECEIVING:
+            stream.move(ConsumerStep.DATA, ours=False)
+        return stream
+
+    def on_whole_data(self, receiver: int, sequence: int) -> ConsumerStream[T] | None:
+        """As `on_data`, for a plain buffer with credit that its stream expects; None if it is anything else."""
+        stream = self.streams.get(receiver)
+        if stream is None or stream.state is not _RECEIVING or sequence != stream.expected or stream.book is None:
+            return None
+        stream.expected = (sequence + 1) & _SEQUENCE_MASK
+        stream.book.receive()
+        return stream
+
+    def on_backlog(self, frame: AnnounceBacklog) -> ConsumerStream[T]:
+        """The producer has buffers waiting and no credit."""
+        stream = self.streams.get(frame.receiver)
+        if stream is None:
+            raise self._unknown(frame.receiver, "a backlog")
+        if stream.book is None:
+            raise RemoteProtocolError(f"{stream}: a backlog without flow control by credit")
+        stream.move(ConsumerStep.BACKLOG, ours=False)
+        return stream
+
+    def on_error(self, frame: ReportError) -> ConsumerStream[T]:
+        """The producer's direction has failed, or answers a cancellation."""
+        stream = self.streams.get(frame.receiver)
+        if stream is None:
+            raise self._unknown(frame.receiver, "an error")
+        stream.move(ConsumerStep.ERROR, ours=False)
+        self._forget_if_gone(stream)
+        return stream
+
+    def _forget_if_gone(self, stream: ConsumerStream[T]) -> None:
+        if stream.state is ConsumerState.GONE:
+            del self.streams[stream.receiver]
+
+    def _unknown(self, receiver: int, what: str) -> RemoteProtocolError:
+        known = "is over" if receiver < self._next_receiver else "was never requested"
+        return RemoteProtocolError(f"{what} for receiver {receiver}, which {known}")

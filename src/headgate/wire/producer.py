@@ -1,0 +1,333 @@
+"""The producer's half of a connection: it is asked, is given credit, and sends.
+
+One per connection, called by the pump on the network thread under the exchange lock; only `available_locked` of a
+stream is called by task threads, when they have produced something. Sans-IO: frames in by `on_*`, pieces of bytes out
+by `data_to_send_locked`.
+
+Invariants: a data buffer is sent against a credit and uses one, an event needs none; streams that can send take turns,
+one buffer each, and each stands in the queue at most once; a stream that has data and no credit says so once; every
+pair of state and step is in `states.PRODUCER_STEPS` or an error.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol
+
+from headgate.buffer import Kind
+from headgate.errors import Cancelled, HeadgateError, PartitionNotFound, ProducerFailed, RemoteProtocolError
+from headgate.sync import together
+from headgate.wire.codec import EVENT_FLAG, LAST_FLAG, encode_data_head, encode_frame
+from headgate.wire.credit import Ledger
+from headgate.wire.frames import (
+    ALIGNMENT,
+    MAX_BACKLOG,
+    MAX_ERROR_TEXT_BYTES,
+    AddCredit,
+    AnnounceBacklog,
+    CancelRequest,
+    ReportError,
+    RequestPartition,
+    SendTaskEvent,
+)
+from headgate.wire.states import PRODUCER_STEPS, ProducerState, ProducerStep, step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headgate.buffer import BufferSlice
+    from headgate.sync import Wake
+
+__all__ = ["Outgoing", "ProducerSession", "ProducerStream", "Supply", "error_frame"]
+
+_DATA = Kind.DATA
+_SENDING = ProducerState.SENDING
+_SEQUENCE_MASK: Final = 0xFFFF_FFFF
+_ENOUGH_TURNS: Final = 4  # streams with something to send, so that waiting for more does not pay
+_MAX_FRUITLESS: Final = 100_000  # requests of one connection that ended before anything was sent
+
+Outgoing = tuple[bytes | memoryview, "BufferSlice | None"]
+"""Bytes to send, and what to release when they are sent."""
+
+
+class WakeLocked(Protocol):
+    """Called when there is something to send: at once, or when there is more."""
+
+    def __call__(self, *, urgent: bool) -> Wake:
+        """Let whoever sends come."""
+        ...
+
+
+class Supply(Protocol):
+    """Where a stream's buffers come from: a subpartition. Everything under the exchange lock."""
+
+    @property
+    def backlog(self) -> int:
+        """Data buffers waiting."""
+        ...
+
+    @property
+    def announced(self) -> bool:
+        """Whether there is something to poll, so that `available_locked` will not be called."""
+        ...
+
+    @property
+    def next_is_event(self) -> bool:
+        """Whether a poll gives an event, which needs no credit."""
+        ...
+
+    @property
+    def drained(self) -> bool:
+        """Whether the end has been polled: nothing will follow."""
+        ...
+
+    @property
+    def pressing(self) -> bool:
+        """Whether what is there should not wait for more: it was flushed, or is an event."""
+        ...
+
+    def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
+        """The next bytes, and whom to wake."""
+        ...
+
+
+class ProducerStream:
+    """One channel that is written over the connection; the reader of its subpartition. Made by the session.
+
+    >>> from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
+    >>> partition = PartitionId(JobId("etl"), AttemptId(1), 0, 0, 0)
+    >>> session = ProducerSession(max_streams=10, wake_locked=lambda *, urgent: None)
+    >>> stream = session.on_request(RequestPartition(0, partition, SubpartitionIndex(0), credit=2))
+    >>> stream.state, stream.ledger.available
+    (<ProducerState.SENDING: 1>, 2)
+    """
+
+    __slots__ = (
+        "attempt",
+        "ledger",
+        "queued",
+        "receiver",
+        "request",
+        "sequence",
+        "session",
+        "state",
+        "supply",
+        "told_backlog",
+    )
+
+    def __init__(self, session: ProducerSession, request: RequestPartition) -> None:
+        self.session = session
+        self.request = request
+        self.receiver = request.receiver
+        self.attempt = request.partition.attempt
+        self.state = ProducerState.SENDING
+        self.ledger = None if request.credit is None else Ledger(request.credit)  # None: sends without credit
+        self.supply: Supply | None = None
+        self.sequence = 0
+        self.told_backlog = 0  # what the consumer knows to be waiting
+        self.queued = False  # waits for its turn
+
+    def __str__(self) -> str:
+        return f"receiver {self.receiver} of partition {self.request.partition}"
+
+    def available_locked(self) -> Wake:
+        """The subpartition has something, or has failed."""
+        return self.session.enqueue_locked(self)
+
+    def move(self, what: ProducerStep, *, ours: bool) -> None:
+        """Take a step of the table."""
+        self.state = step(PRODUCER_STEPS, self.state, what, self, ours=ours)
+
+
+class ProducerSession:
+    """All channels that this side writes over one connection.
+
+    `wake_locked` is called when a stream has something to send and had nothing before.
+
+    >>> from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
+    >>> session = ProducerSession(max_streams=10, wake_locked=lambda *, urgent: None)
+    >>> partition = PartitionId(JobId("etl"), AttemptId(1), 0, 0, 0)
+    >>> stream = session.on_request(RequestPartition(0, partition, SubpartitionIndex(0), credit=2))
+    >>> session.on_request(RequestPartition(0, partition, SubpartitionIndex(0), credit=2))
+    Traceback (most recent call last):
+    headgate.errors.RemoteProtocolError: a request as receiver 0, which was used before
+    """
+
+    def __init__(
+        self,
+        *,
+        max_streams: int,
+        wake_locked: WakeLocked,
+        checksum: Callable[[memoryview], int] | None = None,
+    ) -> None:
+        self.streams: dict[int, ProducerStream] = {}
+        self._max_streams = max_streams
+        self._wake_locked = wake_locked
+        self._checksum = checksum
+        self._last_receiver = -1
+        self._fruitless = 0
+        self._turns: deque[ProducerStream] = deque()
+        self._control: list[bytes] = []  # to send before any data
+
+    @property
+    def idle(self) -> bool:
+        """Whether no channel is left, and nothing is owed to the peer."""
+        return not self.streams and not self._control
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there may be something to send."""
+        return bool(self._turns or self._control)
+
+    # What the peer does.
+
+    def on_request(self, frame: RequestPartition) -> ProducerStream:
+        """A new channel; the caller attaches it to its subpartition, then `accept_locked` or `fail_locked`."""
+        if frame.receiver <= self._last_receiver:
+            raise RemoteProtocolError(f"a request as receiver {frame.receiver}, which was used before")
+        if len(self.streams) >= self._max_streams:
+            raise RemoteProtocolError(
+                f"more than {self._max_streams} channels on one connection (network.max_channels_per_connection)"
+            )
+        self._last_receiver = frame.receiver
+        self.streams[frame.receiver] = stream = ProducerStream(self, frame)
+        return stream
+
+    def on_credit_locked(self, frame: AddCredit) -> Wake:
+        """More buffers are set aside for a channel."""
+        stream = self._stream(frame)
+        if stream.state is not _SENDING:
+            stream.move(ProducerStep.CREDIT, ours=False)
+        if stream.ledger is None:
+            raise RemoteProtocolError(f"{stream}: credit, where there is none")
+        stream.ledger.grant(frame.credit)
+        return self.enqueue_locked(stream) if stream.supply is not None and stream.supply.announced else None
+
+    def on_cancel_locked(self, frame: CancelRequest) -> tuple[ProducerStream, Wake]:
+        """The consumer wants no more, or has read the end; the caller releases the subpartition."""
+        stream = self._stream(frame)
+        answer = stream.state is ProducerState.SENDING
+        stream.move(ProducerStep.CANCEL, ours=False)
+        del self.streams[stream.receiver]
+        if stream.sequence == 0:
+            self._fruitless += 1
+            if self._fruitless > _MAX_FRUITLESS:
+                raise RemoteProtocolError(f"{self._fruitless} requests were cancelled before anything was sent")
+        return stream, self._say_locked(error_frame(stream.receiver, Cancelled("as asked"))) if answer else None
+
+    def on_task_event(self, frame: SendTaskEvent) -> ProducerStream:
+        """An event for the task that produces."""
+        stream = self._stream(frame)
+        stream.move(ProducerStep.TASK_EVENT, ours=False)
+        return stream
+
+    # What this side does.
+
+    def accept_locked(self, stream: ProducerStream, supply: Supply) -> Wake:
+        """The stream reads this subpartition from now on."""
+        stream.supply = supply
+        return self.enqueue_locked(stream) if supply.announced else None
+
+    def fail_locked(self, stream: ProducerStream, error: HeadgateError) -> Wake:
+        """Tell the consumer that there is nothing (more), and why."""
+        stream.move(ProducerStep.ERROR, ours=True)
+        return self._say_locked(error_frame(stream.receiver, error))
+
+    def enqueue_locked(self, stream: ProducerStream) -> Wake:
+        """A stream may have something to send: it takes its place in the queue, once."""
+        if stream.queued or stream.supply is None or stream.state is not _SENDING:
+            return None
+        stream.queued = True
+        self._turns.append(stream)
+        return self._wake_locked(urgent=stream.supply.pressing or len(self._turns) >= _ENOUGH_TURNS)
+
+    # Sending.
+
+    def data_to_send_locked(self, room_bytes: int) -> tuple[list[Outgoing], Wake]:
+        """What to send now, in order: what is owed to the peer, then a buffer of each stream in turn.
+
+        Stops once it has `room_bytes` or more.
+        """
+        sending: list[Outgoing] = [(frame, None) for frame in self._control]
+        self._control.clear()
+        wakes: list[Wake] = []
+        turns = self._turns
+        while turns and room_bytes > 0:
+            stream = turns.popleft()
+            stream.queued = False
+            supply = stream.supply
+            if supply is None or stream.state is not _SENDING:
+                continue
+            ledger = stream.ledger
+            if ledger is not None and ledger.sent >= ledger.granted and not supply.next_is_event:
+                self._tell_backlog(stream, supply, sending)
+                continue
+            try:
+                taken, wake = supply.poll_locked()
+            except (Cancelled, ProducerFailed, PartitionNotFound) as error:
+                stream.move(ProducerStep.ERROR, ours=True)
+                sending.append((error_frame(stream.receiver, error), None))
+                continue
+            if wake is not None:
+                wakes.append(wake)
+            if taken is not None:
+                memory = taken.memory
+                sending += ((self._head(stream, supply, taken), None), (memory, taken))
+                room_bytes -= len(memory)
+            if supply.announced and stream.state is _SENDING:
+                stream.queued = True
+                turns.append(stream)
+        return sending, together(*wakes) if wakes else None
+
+    def _head(self, stream: ProducerStream, supply: Supply, taken: BufferSlice) -> bytes:
+        """Count a buffer as sent, and write what stands before its bytes."""
+        flags = 0
+        if taken.buffer.kind is _DATA:
+            if stream.ledger is not None:
+                stream.ledger.spend()
+        else:
+            flags = EVENT_FLAG
+            if supply.drained:
+                flags |= LAST_FLAG
+                stream.move(ProducerStep.LAST, ours=True)
+        sequence, backlog, memory = stream.sequence, min(supply.backlog, MAX_BACKLOG), taken.memory
+        stream.sequence = (sequence + 1) & _SEQUENCE_MASK
+        stream.told_backlog = backlog
+        checksum = None if self._checksum is None else self._checksum(memory)
+        skew = taken.offset % ALIGNMENT
+        return encode_data_head(stream.receiver, sequence, backlog, len(memory), skew, flags, checksum)
+
+    @staticmethod
+    def _tell_backlog(stream: ProducerStream, supply: Supply, sending: list[Outgoing]) -> None:
+        """At zero credit the consumer learns once that there is something; each buffer after that tells the rest."""
+        backlog = min(supply.backlog, MAX_BACKLOG)
+        if backlog and not stream.told_backlog:
+            stream.told_backlog = backlog
+            sending.append((encode_frame(AnnounceBacklog(stream.receiver, backlog)), None))
+
+    def _say_locked(self, frame: bytes) -> Wake:
+        self._control.append(frame)
+        return self._wake_locked(urgent=True)
+
+    def _stream(self, frame: AddCredit | CancelRequest | SendTaskEvent) -> ProducerStream:
+        stream = self.streams.get(frame.receiver)
+        if stream is not None and frame.attempt == stream.attempt:
+            return stream
+        what = type(frame).__name__
+        if stream is None:
+            raise RemoteProtocolError(f"{what} for receiver {frame.receiver}, which is over or was never requested")
+        raise RemoteProtocolError(f"{stream}: {what} of attempt {frame.attempt}")
+
+
+def error_frame(receiver: int, error: BaseException) -> bytes:
+    """An error as the peer gets it: the code of its class, or of its cause, and a text cut to size.
+
+    >>> error_frame(5, PartitionNotFound("no partition etl#1/v0.0[0]"))[12:].decode()
+    'no partition etl#1/v0.0[0]'
+    """
+    cause = error.cause if isinstance(error, ProducerFailed) else None
+    # A producer that failed for want of its own input has failed: to its consumers nothing is missing or cancelled.
+    source = error if cause is None or isinstance(cause, PartitionNotFound | Cancelled) else cause
+    code = source.code if isinstance(source, HeadgateError) else ProducerFailed.code
+    text = str(error).encode(errors="replace")[:MAX_ERROR_TEXT_BYTES].decode(errors="ignore")
+    return encode_frame(ReportError(receiver, code, text))

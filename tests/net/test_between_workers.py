@@ -1,0 +1,441 @@
+"""Workers of one process, each with its own memory and port, exchange records over real sockets."""
+
+import random
+import threading
+import time
+from datetime import UTC, datetime
+
+import pytest
+from tests.support import JOIN_S, Thread, values_of
+from tests.support_streams import LOOPS, wait_until
+
+from headgate.config import load_settings
+from headgate.errors import (
+    AuthError,
+    Cancelled,
+    ConfigError,
+    HeadgateError,
+    InsufficientBuffers,
+    LocalProtocolError,
+    PartitionNotFound,
+    ProducerFailed,
+    TransportError,
+    UserCodeError,
+)
+from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
+from headgate.net import Address, Authority, Identity
+from headgate.net.connection import Connection
+from headgate.output import Forward, Rebalance
+from headgate.record import BytesSerializer, UserEvent
+from headgate.worker import Environment
+
+JOB, ATTEMPT, SECRET = JobId("job"), AttemptId(1), bytes(range(32))
+
+
+def pid(subtask=0):
+    return PartitionId(JOB, ATTEMPT, 0, 0, subtask)
+
+
+class Cluster:
+    """Some workers that know each other."""
+
+    def __init__(self, workers=2, *, mib=4, credentials=False, segment="4 KiB", **settings):
+        code = {"memory.segment_size": segment} | {key.replace("__", "."): one for key, one in settings.items()}
+        self.settings = load_settings(code=code)
+        authority = Authority(JOB, datetime.now(UTC)) if credentials else None
+        self.workers, self.addresses = [], []
+        for number in range(workers):
+            worker = Environment(self.settings, memory_bytes=mib * 2**20, seed=1)
+            self.workers.append(worker)
+            issued = authority.issue(number) if authority is not None else None
+            self.addresses.append(worker.join(Identity(JOB, ATTEMPT, number, SECRET, issued)))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        for worker in self.workers:
+            worker.close()
+            free = worker.statistics().memory
+            assert free.free == free.total
+
+    def gate(self, reader, channels):
+        """A gate of a worker that reads (worker, subtask, subpartition)s."""
+        gate = self.workers[reader].gate("gate", channels=len(channels))
+        for index, channel in enumerate(channels):
+            self.connect(gate, index, reader, *channel)
+        return gate
+
+    def connect(self, gate, index, reader, worker, subtask, subpartition):
+        source = self.workers[reader].remote_source(
+            gate, pid(subtask), SubpartitionIndex(subpartition), worker=worker, address=self.addresses[worker]
+        )
+        gate.connect(index, source)
+
+    def writer(self, worker, subtask=0, subpartitions=1, selector=None):
+        partition = self.workers[worker].partition(pid(subtask), subpartitions=subpartitions)
+        return self.workers[worker].writer(partition, selector or Forward(), BytesSerializer())
+
+    def read(self, reader, gate):
+        return values_of(list(self.workers[reader].reader(gate, BytesSerializer())))
+
+    def connections(self):
+        return [len(worker.statistics().network.connections) for worker in self.workers]
+
+
+def records(count, size=100, mark=b""):
+    return [mark + index.to_bytes(4, "big") + bytes(index % (size + 1)) for index in range(count)]
+
+
+def produce(writer, values, batch=50):
+    for start in range(0, len(values), batch):
+        writer.emit_batch(values[start : start + batch])
+    writer.finish()
+
+
+KINDS = {
+    "credit": {},
+    "tcp": {"network__flow_control": "tcp"},
+    "checksum": {"network__checksum": True},
+    "tls": {"credentials": True},
+    "tls, tcp": {"credentials": True, "network__flow_control": "tcp"},
+    "one buffer": {"network__buffers_per_channel": 1, "network__floating_buffers_per_gate": 0},
+    "small buffers": {"segment": "64 B"},
+    "every record": {"execution__buffer_timeout": 0},
+    "only when full": {"execution__buffer_timeout": -1},
+    "small sockets": {"network__send_buffer": "4 KiB", "network__receive_buffer": "4 KiB"},
+}
+
+
+@pytest.mark.spec("T3", "T5", "N2", "N5", "N7")
+@pytest.mark.parametrize("kind", KINDS)
+def test_everything_arrives_once_and_in_order(kind):
+    wanted = records(3000)
+    with Cluster(**KINDS[kind]) as cluster:
+        gate = cluster.gate(1, [(0, 0, 0)])
+        writer = cluster.writer(0)
+        thread = Thread(lambda: produce(writer, wanted))
+        assert cluster.read(1, gate) == wanted
+        thread.end()
+
+
+@pytest.mark.parametrize("transport", LOOPS)
+def test_with_every_driver(transport):
+    wanted = records(2000)
+    with Cluster(network__transport=transport) as cluster:
+        gate = cluster.gate(1, [(0, 0, 0)])
+        writer = cluster.writer(0)
+        thread = Thread(lambda: produce(writer, wanted))
+        assert cluster.read(1, gate) == wanted
+        thread.end()
+
+
+@pytest.mark.spec("T3", "N4")
+@pytest.mark.parametrize("flow_control", ["credit", "tcp"])
+def test_all_channels_between_two_workers_share_one_connection(flow_control):
+    """Both ways, from both sides at once; and it is closed with the last of them."""
+    count = 8
+    with Cluster(network__flow_control=flow_control) as cluster:
+        writers = [cluster.writer(side, side, count, Rebalance(random.Random(side).randrange)) for side in (0, 1)]
+        gates = [cluster.gate(side, [(1 - side, 1 - side, index) for index in range(count)]) for side in (0, 1)]
+        wanted = [records(4000, mark=bytes([side])) for side in (0, 1)]
+        # Each side's reader is a thread of its own: in tcp mode neither may wait for the other.
+        readers = [Thread(lambda side=side: cluster.read(side, gates[side])) for side in (0, 1)]
+        producers = [Thread(lambda side=side: produce(writers[side], wanted[side])) for side in (0, 1)]
+        seen = set()
+        while any(reader.is_alive() for reader in readers):
+            seen.add(tuple(cluster.connections()))
+            time.sleep(0.0005)
+        assert [sorted(reader.end()) for reader in readers] == [sorted(wanted[1]), sorted(wanted[0])]
+        for producer in producers:
+            producer.end()
+        # Two may meet for a moment, while one of them is in its handshake and will be refused.
+        assert (1, 1) in seen
+        assert max(map(max, seen)) <= 2
+        wait_until(lambda: cluster.connections() == [0, 0], "the last use closes the connection")
+
+
+@pytest.mark.spec("N4")
+@pytest.mark.parametrize("credentials", [False, True])
+def test_workers_that_connect_to_each_other_at_once(credentials):
+    """Many rounds, for the race is short; whatever its outcome, nothing is lost."""
+    with Cluster(credentials=credentials) as cluster:
+        for turn in range(5 if credentials else 30):
+            writers = [cluster.writer(side, 2 * turn + side) for side in (0, 1)]
+            start = threading.Barrier(2)
+
+            def work(side, turn=turn, writers=writers, start=start):
+                start.wait(JOIN_S)
+                gate = cluster.gate(side, [(1 - side, 2 * turn + 1 - side, 0)])
+                produce(writers[side], [b"%d" % side])
+                return cluster.read(side, gate)
+
+            threads = [Thread(lambda side=side, work=work: work(side)) for side in (0, 1)]
+            assert [thread.end() for thread in threads] == [[b"1"], [b"0"]]
+        wait_until(lambda: cluster.connections() == [0, 0], "all are closed")
+
+
+@pytest.mark.spec("G3")
+def test_a_channel_becomes_remote_once_its_place_is_known():
+    with Cluster() as cluster:
+        gate = cluster.workers[1].gate("gate", channels=2)
+        reader = Thread(lambda: sorted(cluster.read(1, gate)))
+        produce(cluster.writer(1, subtask=1), [b"here"])
+        gate.connect(0, cluster.workers[1].local_source(pid(1), SubpartitionIndex(0)))
+        produce(cluster.writer(0, subtask=0), [b"there"])
+        cluster.connect(gate, 1, 1, 0, 0, 0)
+        assert reader.end() == [b"here", b"there"]
+
+
+@pytest.mark.spec("G4")
+def test_a_partition_that_comes_later_is_asked_for_again():
+    with Cluster(network__partition_request_backoff__initial="1 ms") as cluster:
+        gate = cluster.gate(1, [(0, 0, 0)])
+        assert gate.read(timeout_s=0.02) is None
+        produce(cluster.writer(0), [b"late"])
+        assert cluster.read(1, gate) == [b"late"]
+
+
+def test_a_partition_that_never_comes():
+    backoff = "network__partition_request_backoff"
+    with Cluster(**{f"{backoff}__initial": "1 ms", f"{backoff}__max": "4 ms"}) as cluster:
+        gate = cluster.gate(1, [(0, 0, 0)])
+        with pytest.raises(PartitionNotFound, match=r"partition job#1/v0\.0\[0\] is not on this worker"):
+            gate.read()
+
+
+@pytest.mark.spec("G8")
+def test_a_producer_s_failure_reaches_its_consumer_as_its_cause():
+    with Cluster() as cluster:
+        writer = cluster.writer(0)
+        writer.emit_batch([b"the last thing it said"])
+        writer.flush()
+        gate = cluster.gate(1, [(0, 0, 0)])
+        gate.read(JOIN_S).release()
+        cause = UserCodeError("division by zero", operator="map", subtask=3)
+        cluster.workers[0].registry.release(pid(), cause)
+        with pytest.raises(ProducerFailed, match="map, subtask 3: division by zero") as caught:
+            gate.read(JOIN_S)
+        writer.close()
+        assert isinstance(caught.value.cause, UserCodeError)
+
+
+@pytest.mark.spec("G7")
+@pytest.mark.parametrize("flow_control", ["credit", "tcp"])
+def test_a_consumer_that_leaves_stops_its_producer(flow_control):
+    with Cluster(network__flow_control=flow_control) as cluster:
+        gate = cluster.gate(1, [(0, 0, 0)])
+        writer = cluster.writer(0)
+
+        def write_for_ever():
+            while True:
+                writer.emit_batch([bytes(1000)] * 10)
+
+        producer = Thread(write_for_ever)
+        gate.read(JOIN_S).release()
+        gate.release()
+        with pytest.raises(Cancelled, match="it has no reader left"):
+            producer.end()
+        writer.close()
+        wait_until(lambda: cluster.connections() == [0, 0], "nobody uses the connection")
+
+
+@pytest.mark.spec("N2", "N5")
+@pytest.mark.parametrize("flow_control", ["credit", "tcp"])
+def test_a_channel_that_is_not_read(flow_control):
+    """With credit its neighbour on the same connection does not notice; with tcp it waits for it."""
+    sockets = {"network__send_buffer": "4 KiB", "network__receive_buffer": "4 KiB"}
+    with Cluster(network__flow_control=flow_control, **sockets) as cluster:
+        # Gates of their own, as two tasks have.
+        slow, fast = cluster.gate(1, [(0, 0, 0)]), cluster.gate(1, [(0, 1, 0)])
+        wanted = records(2000)
+        producers = [Thread(lambda: produce(cluster.writer(0, 0), wanted))]
+        partition = cluster.workers[0].registry
+        wait_until(lambda: any(one.pool.waiting for one in partition.statistics()), "the slow channel is full")
+        producers.append(Thread(lambda: produce(cluster.writer(0, 1), wanted)))
+        reader = Thread(lambda: cluster.read(1, fast))
+        if flow_control == "credit":
+            assert reader.end() == wanted
+            assert cluster.read(1, slow) == wanted
+        else:
+            reader.join(0.3)
+            assert reader.is_alive(), "it is dragged down"
+            assert cluster.read(1, slow) == wanted
+            assert reader.end() == wanted
+        for producer in producers:
+            producer.end()
+
+
+@pytest.mark.spec("K4")
+def test_events_travel_against_the_stream():
+    heard = []
+    with Cluster() as cluster:
+        gate = cluster.gate(1, [(0, 0, 0)])
+        writer = cluster.writer(0)
+        registry = cluster.workers[0].registry
+        registry.subscribe(pid(), "slower", heard.append)
+        registry.subscribe(pid(), "other", heard.append)
+        registry.subscribe(pid(), "fails", lambda event: 1 / 0)
+        for event in (UserEvent("unknown"), UserEvent("fails"), UserEvent("slower", b"1"), UserEvent("slower", b"2")):
+            gate.send_task_event(0, event)
+        wait_until(lambda: len(heard) == 2, "both arrive")
+        assert heard == [UserEvent("slower", b"1"), UserEvent("slower", b"2")]
+        produce(writer, [b"and the data"])
+        assert cluster.read(1, gate) == [b"and the data"]
+        gate.release()
+        with pytest.raises(Cancelled):
+            gate.send_task_event(0, UserEvent("slower"))
+
+
+@pytest.mark.spec("N6")
+def test_few_reads_and_one_copy(monkeypatch):
+    """Under load a read brings many frames. The one copy is from what was read to the segment."""
+    reads, sizes = [], []
+    received = Connection.received
+    monkeypatch.setattr(Connection, "received", lambda self, data: (reads.append(len(data)), received(self, data)))
+    wanted = [bytes(4000)] * 3000
+    with Cluster() as cluster:
+        gate = cluster.gate(1, [(0, 0, 0)])
+        writer = cluster.writer(0)
+        thread = Thread(lambda: produce(writer, wanted))
+        while not gate.finished:
+            taken = gate.read()
+            if taken is not None:
+                sizes.append(len(taken.memory))
+                if taken.buffer.segment is not None:
+                    assert taken.memory.obj is taken.buffer.segment.memory.obj, "it lies where it was put"
+                taken.release()
+        thread.end()
+        (traffic,) = [one.traffic for one in cluster.workers[1].statistics().network.connections] or [None]
+    assert sum(sizes) >= sum(map(len, wanted))
+    assert len([size for size in reads if size > 100]) <= len(sizes), "no more than one read for a buffer"
+    assert traffic is None or traffic.buffers_in == len(sizes) - 1
+
+
+def test_what_is_left_unread_goes_back_with_the_worker():
+    with Cluster() as cluster:
+        gate = cluster.gate(1, [(0, 0, 0)])
+        writer = cluster.writer(0)
+        writer.emit_batch(records(20))
+        writer.flush()
+        gate.read(JOIN_S).release()
+        writer.close()
+
+
+# What does not work, and says so.
+
+
+def two(first, second, **code):
+    """Two workers of different identities."""
+    settings = load_settings(code={"network.handshake_timeout": "200 ms"} | code)
+    return Environment(settings, memory_bytes=2**20), Environment(settings, memory_bytes=2**20), first, second
+
+
+@pytest.mark.spec("N7")
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        Identity(JOB, ATTEMPT, 1, bytes(32)),
+        Identity(JobId("another"), ATTEMPT, 1, SECRET),
+        Identity(JOB, AttemptId(2), 1, SECRET),
+    ],
+    ids=["secret", "job", "attempt"],
+)
+def test_who_does_not_belong_to_the_job_gets_nothing(stranger):
+    ours, theirs, *_ = two(None, stranger)
+    with ours, theirs:
+        address = ours.join(Identity(JOB, ATTEMPT, 0, SECRET))
+        theirs.join(stranger)
+        ours.partition(pid(), subpartitions=1)
+        gate = theirs.gate("gate", channels=1)
+        gate.connect(0, theirs.remote_source(gate, pid(), SubpartitionIndex(0), worker=0, address=address))
+        with pytest.raises(TransportError, match=f"is it of this job and attempt.*{address}"):
+            gate.read()
+        wait_until(lambda: ours.statistics().network.refused == 1, "it is counted")
+        assert ours.statistics().network.connections == ()
+
+
+def test_nobody_listens_there():
+    with Environment(memory_bytes=2**20) as worker:
+        address = worker.join(Identity(JOB, ATTEMPT, 0, SECRET))
+        gate = worker.gate("gate", channels=1)
+        nowhere = Address("127.0.0.1", 1)
+        assert address != nowhere
+        gate.connect(0, worker.remote_source(gate, pid(), SubpartitionIndex(0), worker=1, address=nowhere))
+        with pytest.raises(TransportError, match=r"127\.0\.0\.1:1"):
+            gate.read()
+
+
+def test_a_worker_without_an_address_that_does_not_connect():
+    with Environment(memory_bytes=2**20) as worker:
+        worker.join(Identity(JOB, ATTEMPT, 0, SECRET))
+        gate = worker.gate("gate", channels=1)
+        gate.connect(0, worker.remote_source(gate, pid(), SubpartitionIndex(0), worker=1))
+        with pytest.raises(TransportError, match="worker 1"):
+            gate.read()
+
+
+@pytest.mark.spec("N7")
+def test_beyond_loopback_there_is_tls_or_an_insecure_setting():
+    beyond = {"network.bind_address": "0.0.0.0"}
+    identity = Identity(JOB, ATTEMPT, 0, SECRET)
+    with (
+        Environment(load_settings(code=beyond), memory_bytes=2**20) as worker,
+        pytest.raises(ConfigError, match=r"network\.bind_address = 0\.0\.0\.0 .*network\.insecure_plaintext"),
+    ):
+        worker.join(identity)
+    issued = Authority(JOB, datetime.now(UTC)).issue(0)
+    with Environment(load_settings(code=beyond), memory_bytes=2**20) as worker:
+        assert worker.join(Identity(JOB, ATTEMPT, 0, SECRET, issued)).port
+    with Environment(load_settings(code=beyond | {"network.insecure_plaintext": True}), memory_bytes=2**20) as worker:
+        assert worker.join(identity).port
+
+
+def test_a_certificate_of_another_worker():
+    authority = Authority(JOB, datetime.now(UTC))
+    with Environment(memory_bytes=2**20) as ours, Environment(memory_bytes=2**20) as theirs:
+        address = ours.join(Identity(JOB, ATTEMPT, 0, SECRET, authority.issue(0)))
+        theirs.join(Identity(JOB, ATTEMPT, 1, SECRET, authority.issue(2)))
+        gate = theirs.gate("gate", channels=1)
+        gate.connect(0, theirs.remote_source(gate, pid(), SubpartitionIndex(0), worker=0, address=address))
+        with pytest.raises(HeadgateError) as caught:
+            gate.read()
+        assert isinstance(caught.value, TransportError | AuthError)
+        wait_until(lambda: ours.statistics().network.refused == 1, "it is counted")
+
+
+def test_a_port_in_use():
+    with Environment(memory_bytes=2**20) as first:
+        port = first.join(Identity(JOB, ATTEMPT, 0, SECRET)).port
+        with (
+            Environment(load_settings(code={"network.port": port}), memory_bytes=2**20) as second,
+            pytest.raises(TransportError, match=r"network\.port"),
+        ):
+            second.join(Identity(JOB, ATTEMPT, 1, SECRET))
+
+
+def test_what_cannot_be_asked_for():
+    with Environment(memory_bytes=2**20) as worker:
+        gate = worker.gate("gate", channels=1)
+        with pytest.raises(LocalProtocolError, match="has not joined a job"):
+            worker.remote_source(gate, pid(), SubpartitionIndex(0), worker=1)
+        worker.join(Identity(JOB, ATTEMPT, 0, SECRET))
+        with pytest.raises(LocalProtocolError, match="joins one job"):
+            worker.join(Identity(JOB, ATTEMPT, 0, SECRET))
+        sources = [worker.remote_source(gate, pid(), SubpartitionIndex(0), worker=1) for _ in range(16)]
+        with pytest.raises(InsufficientBuffers, match="gate gate, a remote channel needs 2 network buffers"):
+            worker.remote_source(gate, pid(), SubpartitionIndex(0), worker=1)
+        with worker.sync.lock:
+            for source in sources:
+                source.release_locked()
+    with pytest.raises(ConfigError, match="32 bytes"):
+        Identity(JOB, ATTEMPT, 0, b"short")
+
+
+@pytest.mark.parametrize("transport", ["nonesuch", "io"])
+def test_an_unknown_driver(transport):
+    with (
+        Environment(load_settings(code={"network.transport": transport}), memory_bytes=2**20) as worker,
+        pytest.raises(ConfigError, match=r"network\.transport"),
+    ):
+        worker.join(Identity(JOB, ATTEMPT, 0, SECRET))
