@@ -71,8 +71,9 @@ docs: $(STAMP) ## build the documentation into site/, a warning being an error
 	@log=$$($(BIN)/mkdocs build --strict 2>&1) || { printf '%s\n' "$$log"; exit 1; }
 	@echo "docs: site/index.html"
 
-bench: $(STAMP) ## measure the exchange inside one worker (BENCH_ARGS="--quick --check")
+bench: $(STAMP) ## measure the exchange inside one worker and between two (BENCH_ARGS="--quick --check")
 	@$(BIN)/headgate bench local $(BENCH_ARGS)
+	@$(BIN)/headgate bench wire $(BENCH_ARGS)
 
 # pytest leaves with 5 when it selected no test; that is no failure here.
 soak: $(STAMP) ## run the long tests for SOAK_SECONDS (default 600)

@@ -237,7 +237,7 @@ def test_a_stranger_is_proved_or_refused(data):
 
 
 @pytest.mark.spec("N8")
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 @pytest.mark.parametrize("credited", [True, False], ids=["credit", "tcp"])
 def test_a_peer_that_says_anything(credited, data):

@@ -36,6 +36,7 @@ from headgate.wire import (
 from headgate.wire.states import ConsumerState
 
 EVERYTHING = 10**9
+credits_ = st.sampled_from([0, 0, 1, 2, None])
 END = encode_event(EndOfPartition())
 choices = st.integers(0, 1000)  # which of those that are there, modulo how many
 rarely = st.sampled_from([False] * 5 + [True])  # so that channels live long enough for something to happen to them
@@ -68,8 +69,8 @@ class SessionMachine(RuleBasedStateMachine):
     This class does what a pump does, and remembers what should come of it.
     """
 
-    @initialize()
-    def start(self) -> None:
+    @initialize(credit=st.tuples(credits_, credits_))
+    def start(self, credit: tuple[int | None, int | None]) -> None:
         self.producer = Producer(segments=64, segment_size=64, max_streams=100)
         self.consumer: ConsumerSession[Channel] = ConsumerSession()
         self.down, self.up = Pipe(4096), Pipe(4096)  # to the consumer; to the producer
@@ -77,6 +78,8 @@ class SessionMachine(RuleBasedStateMachine):
         self.arriving: ConsumerStream[Channel] | None = None
         self.dropping = False
         self.counter = 0
+        for one in credit:
+            self.request(one, missing=False)
 
     def next_bytes(self) -> bytes:
         self.counter += 1
@@ -97,7 +100,7 @@ class SessionMachine(RuleBasedStateMachine):
     # The consumer asks.
 
     @precondition(lambda self: len(self.consumer.streams) < 2 and len(self.producer.session.streams) < 4)
-    @rule(credit=st.none() | st.sampled_from([0, 0, 1, 2]), missing=st.sampled_from([False] * 5 + [True]))
+    @rule(credit=credits_, missing=rarely)
     def request(self, credit: int | None, missing: bool) -> None:
         channel = Channel(missing)
         channel.stream = self.consumer.request(partition(len(self.channels)), SubpartitionIndex(0), credit, channel)
@@ -109,12 +112,9 @@ class SessionMachine(RuleBasedStateMachine):
     def grant(self, which: int, credit: int, really: bool) -> None:
         """More than is wanted, perhaps."""
         channel = self.pick(which, alive=False)
-        if (
-            channel is not None
-            and really
-            and channel.stream.state is ConsumerState.RECEIVING
-            and channel.stream.book is not None
-        ):
+        if channel is None or not really or channel.stream.book is None:
+            return
+        if channel.stream.state is ConsumerState.RECEIVING:
             self.consumer.grant(channel.stream, credit)
             channel.granted += credit
 

@@ -18,8 +18,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 
 from headgate.buffer import UNCHANNELLED, Answer, Buffer, BufferSlice, Kind
-from headgate.errors import Cancelled, HeadgateError, InvariantViolated
+from headgate.errors import Cancelled, HeadgateError, InvariantViolated, LocalProtocolError
 from headgate.input.channel import Backoff, Outlet
+from headgate.record.element import MAX_TASK_EVENT_BYTES
 from headgate.sync import together
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ class RemoteChannel:
         self._floating: deque[Segment] = deque()
         self._listening = False  # the pool will offer what comes back
         self._arrived: deque[BufferSlice] = deque()
+        self._came = False  # something has arrived: it cannot be asked for again from its start
         self._event_bytes = 0  # of events that have arrived and were not read yet
         self._crowded = False  # an event waits for room
         self._failure: HeadgateError | None = None
@@ -169,6 +171,8 @@ class RemoteChannel:
 
     def send_event_locked(self, event: bytes) -> Wake:
         """Send an event against the stream, to the task that produces."""
+        if len(event) > MAX_TASK_EVENT_BYTES:
+            raise LocalProtocolError(f"{self}: a task event of {len(event)} bytes; the limit is {MAX_TASK_EVENT_BYTES}")
         if self.state is RemoteState.FAILED or self.state is RemoteState.RELEASED:
             raise Cancelled(f"{self} is not read any more: its producer cannot be told anything")
         self.task_events.append(event)
@@ -257,6 +261,7 @@ class RemoteChannel:
         """A buffer is complete: `size` bytes in `segment`, from `skew` on."""
         if self.state is not _RECEIVING:
             return owner.recycle_locked(segment, UNCHANNELLED)
+        self._came = True
         end, memory, arrived = skew + size, segment.memory, self._arrived
         buffer = Buffer.received(segment, owner, end)
         arrived.append(BufferSlice(buffer, memory if size == len(memory) else memory[skew:end], skew))
@@ -278,6 +283,7 @@ class RemoteChannel:
         """An event is complete; with the last one, nothing more needs to be set aside."""
         if self.state is not _RECEIVING:
             return None
+        self._came = True
         self._event_bytes += len(data) + _EVENT_OVERHEAD_BYTES
         event = Buffer.event(data)
         self._arrived.append(BufferSlice(event, event.memory, 0))
@@ -298,8 +304,8 @@ class RemoteChannel:
             self.state = _RECEIVING
 
     def missing_locked(self) -> int | None:
-        """The partition is not there: how long to wait before asking again, or None if it was the last try."""
-        if self.state is not _RECEIVING:
+        """The partition is not there: how long to wait before asking again; None: it was there, or too often not."""
+        if self.state is not _RECEIVING or self._came:
             return None
         delay_ns = self._backoff.after(self._delay_ns)
         if delay_ns is None:

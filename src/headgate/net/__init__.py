@@ -7,8 +7,8 @@
 """
 
 from headgate.net.certificates import Authority, Credentials
-from headgate.net.connection import ConnectionStatistics
 from headgate.net.network import Identity, Network, NetworkStatistics
+from headgate.net.owner import ConnectionStatistics
 from headgate.net.stream import Address, Listener, Stream, StreamHandler, Timer, Transport
 
 __all__ = [

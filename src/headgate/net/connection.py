@@ -10,8 +10,7 @@ outbox has no room; the owner hears of the end exactly once.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from headgate.errors import (
     AuthError,
@@ -23,7 +22,8 @@ from headgate.errors import (
     error_from_wire,
 )
 from headgate.net.outbox import Outbox
-from headgate.net.pump import Exchange, Pump, PumpStatistics
+from headgate.net.owner import ConnectionOwner, ConnectionStatistics
+from headgate.net.pump import Exchange, Pump
 from headgate.net.watch import ConnectionOptions, Watch
 from headgate.sync import together
 from headgate.wire import CONNECTION, Close, Frame, KeepAlive, ReportError, encode_frame
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from headgate.sync import Wake
     from headgate.wire.handshake import Handshake
 
-__all__ = ["Connection", "ConnectionOwner", "ConnectionStatistics"]
+__all__ = ["Connection"]
 
 _log = logging.getLogger(__name__)
 
@@ -47,46 +47,6 @@ _LOW_SEGMENTS: Final = 1
 _ROUNDS: Final = 16  # of writing before other connections and reading get their turn
 _RELEASE: Final = 16  # written buffers to give back at once while there is more to write: each may wake a task
 _USABLE = (ConnectionState.OPEN, ConnectionState.THEY_CLOSED)
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionStatistics:
-    """A connection at one moment.
-
-    >>> traffic = PumpStatistics(sending=1, receiving=0, bytes_in=0, bytes_out=0, buffers_in=0, buffers_out=0)
-    >>> ConnectionStatistics("127.0.0.1:7077", 3, ConnectionState.OPEN, waiting_bytes=0, traffic=traffic).worker
-    3
-    """
-
-    peer: str
-    worker: int
-    state: ConnectionState
-    waiting_bytes: int  # taken from partitions and not yet written
-    traffic: PumpStatistics
-
-
-class ConnectionOwner(Protocol):
-    """Who wants a connection, and is told what becomes of it. On the network thread."""
-
-    def proved(self, connection: Connection) -> None:
-        """The peer has proved itself: the connection may be used."""
-        ...
-
-    def say_locked(self, connection: Connection) -> None:
-        """Before each write: let channels that are due say what they have to."""
-        ...
-
-    def due(self, connection: Connection) -> bool:
-        """Whether a channel has something to say."""
-        ...
-
-    def wants(self, connection: Connection) -> bool:
-        """Whether a channel will use the connection that does not yet."""
-        ...
-
-    def lost(self, connection: Connection, error: HeadgateError | None) -> None:
-        """The connection is over; None: as both wanted, or as a duplicate that is not needed."""
-        ...
 
 
 class Connection:

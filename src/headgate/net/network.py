@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from headgate.config import FlowControl
 from headgate.errors import Cancelled, ConfigError
 from headgate.net.certificates import Credentials, client_context, server_context
-from headgate.net.connection import Connection, ConnectionStatistics
+from headgate.net.connection import Connection
 from headgate.net.peers import Peer, Peers
 from headgate.net.pump import Exchange
 from headgate.net.server import Server
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headgate.config import NetworkSettings
     from headgate.ids import AttemptId, JobId
     from headgate.input import RemoteOutlet
-    from headgate.net.connection import ConnectionOwner
+    from headgate.net.owner import ConnectionOwner, ConnectionStatistics
     from headgate.net.stream import Address, Stream, Transport
     from headgate.output import PartitionRegistry
     from headgate.wire.handshake import Handshake

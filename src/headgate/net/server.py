@@ -16,7 +16,8 @@ from headgate.errors import AuthError, HeadgateError, RemoteProtocolError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headgate.net.connection import Connection, ConnectionOwner
+    from headgate.net.connection import Connection
+    from headgate.net.owner import ConnectionOwner
     from headgate.net.stream import Address, Stream, Transport
 
 __all__ = ["Server"]

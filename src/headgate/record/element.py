@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headgate.record.spanning import RecordLimits
 
 __all__ = [
+    "MAX_TASK_EVENT_BYTES",
     "Batch",
     "CheckpointBarrier",
     "Element",
@@ -303,6 +304,9 @@ def event_name(event: Event) -> str:
     """
     return event.name if isinstance(event, UserEvent) else str(type(event).__struct_config__.tag)
 
+
+MAX_TASK_EVENT_BYTES = 4096
+"""Largest event, in bytes, that a consumer may send back to its producer."""
 
 _AnyEvent = EndOfPartition | EndOfSuperstep | CheckpointBarrier | UserEvent
 _event_encoder = msgspec.msgpack.Encoder()

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from headgate.errors import HeadgateError
     from headgate.input import Gate
     from headgate.net import Address, Stream
-    from headgate.net.connection import Connection, ConnectionOwner
+    from headgate.net.connection import Connection
+    from headgate.net.owner import ConnectionOwner
     from headgate.output import Selector
     from headgate.output.pipelined import PipelinedSubpartition, SubpartitionListener
     from headgate.record import Serializer

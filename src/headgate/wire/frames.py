@@ -15,6 +15,7 @@ import msgspec
 
 from headgate.errors import LocalProtocolError
 from headgate.ids import AttemptId, PartitionId, SubpartitionIndex  # noqa: TC001 - msgspec asks for them at run time
+from headgate.record.element import MAX_TASK_EVENT_BYTES
 
 __all__ = [
     "ALIGNMENT",
@@ -22,7 +23,6 @@ __all__ = [
     "MAX_BACKLOG",
     "MAX_CREDIT",
     "MAX_ERROR_TEXT_BYTES",
-    "MAX_TASK_EVENT_BYTES",
     "AddCredit",
     "AnnounceBacklog",
     "CancelRequest",
@@ -48,7 +48,6 @@ ALIGNMENT: Final = 64
 """Payloads keep their place in a buffer modulo this, so that what was aligned stays aligned."""
 
 MAX_ERROR_TEXT_BYTES: Final = 1024
-MAX_TASK_EVENT_BYTES: Final = 4096
 _MAX_JOB_BYTES: Final = 255
 _U32: Final = 0xFFFF_FFFF
 
