@@ -102,8 +102,8 @@ class Remote:
         self.locked(self.channel.arrive_locked, segment, owner, len(data), skew, backlog)
         return True
 
-    def event(self, event=None, *, last=False):
-        self.locked(self.channel.event_locked, encode_event(event or EndOfPartition()), last=last)
+    def event(self, event=None, *, backlog=0, last=False):
+        self.locked(self.channel.event_locked, encode_event(event or EndOfPartition()), backlog, last=last)
 
     def backlog(self, backlog):
         self.locked(self.channel.backlog_locked, backlog)

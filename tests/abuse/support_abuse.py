@@ -25,7 +25,7 @@ from headgate.errors import HeadgateError
 from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
 from headgate.net import Address, Identity
 from headgate.output import Forward, Rescale
-from headgate.record import Batch, BytesSerializer, EndOfPartition, Record
+from headgate.record import Batch, BytesSerializer, EndOfPartition
 from headgate.wire import (
     CONNECTION,
     CancelRequest,
@@ -467,27 +467,3 @@ def closing_all(*bad: Stranger) -> Iterator[None]:
     finally:
         for one in bad:
             one.close()
-
-
-__all__ = [
-    "ATTEMPT",
-    "BAD_WORKER",
-    "JOB",
-    "PATIENCE_S",
-    "SECRET",
-    "SEGMENT_BYTES",
-    "BadProducer",
-    "Member",
-    "Record",
-    "Site",
-    "Stranger",
-    "Transfer",
-    "closing_all",
-    "data_frame",
-    "error_of",
-    "keeping_little",
-    "pid",
-    "raw_frame",
-    "record_bytes",
-    "wait_until",
-]

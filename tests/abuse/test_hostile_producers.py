@@ -526,7 +526,8 @@ def test_a_handshake_that_takes_too_long(how, caplog):
         challenge = raw_frame(2, 0, struct.pack("<BI", 1, BAD_WORKER) + secrets.token_bytes(32))
         if how == "drip":
             for byte in challenge:
-                stranger.say(bytes([byte]))
+                if not stranger.say(bytes([byte])):
+                    break
                 time.sleep(0.05)
         elif how == "challenge":
             stranger.say(challenge)

@@ -141,9 +141,9 @@ class PoolMachine(RuleBasedStateMachine):
             return True
         if pool.held < pool.size:
             return self.free > 0
-        # An overdraft takes nothing that another pool is sure of.
-        sure = sum(max(0, other.required - other.held) for other in self.live)
-        return pool.held < pool.size + extra and self.free > sure
+        # An overdraft takes nothing that another pool may take.
+        theirs = sum(max(0, other.size - other.held) for other in self.live)
+        return pool.held < pool.size + extra and self.free > theirs
 
     def take(self, pool: PoolModel, segment: Segment, channel: int) -> Held:
         assert segment.index not in self.held, "a segment has one user"

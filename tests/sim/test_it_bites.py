@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from headgate.buffer import network
+from headgate.buffer import Kind, network
 from headgate.buffer.builder import BufferSlice
 from headgate.buffer.pool import LocalPool
 from headgate.errors import InvariantViolated
@@ -24,7 +24,7 @@ from headgate.output.pipelined import PipelinedSubpartition
 from headgate.record.spanning import SpanningReader
 from headgate.testing import Simulation
 from headgate.testing.simulation import failure_of
-from headgate.wire import handshake
+from headgate.wire import handshake, producer
 from headgate.wire.credit import Book, Ledger
 from headgate.wire.producer import ProducerSession, ProducerStream
 from headgate.wire.states import ProducerState
@@ -198,7 +198,7 @@ def the_watermark_is_ignored():
     return [(Outbox, "room_bytes", 1 << 30)]
 
 
-@bug(within=400)
+@bug(says="pools are sure of")
 def overdraft_takes_what_others_need():
     return [(network.NetworkPool, "try_take_spare_locked", network.NetworkPool.try_take_locked)]
 
@@ -262,23 +262,27 @@ def a_sequence_number_is_not_increased():
     return [after(ProducerSession, "data_to_send_locked", sent)]
 
 
+@bug(says="a backlog of")
+def the_backlog_counts_events():
+    original = PipelinedSubpartition.add_locked
+
+    def add_locked(self, reader):
+        wake = original(self, reader)
+        if reader.buffer.kind is Kind.EVENT:
+            self.backlog += 1
+        return wake
+
+    return [(PipelinedSubpartition, "add_locked", add_locked)]
+
+
 @bug(says="the queue was")
-def the_backlog_is_counted_wrongly():
-    original = PipelinedSubpartition.backlog
-    return [(PipelinedSubpartition, "backlog", _OffByOne(original))]
+def the_backlog_is_told_one_too_low():
+    original = producer.encode_data_head
 
+    def encode_data_head(receiver, sequence, backlog, *rest):
+        return original(receiver, sequence, max(0, backlog - 1), *rest)
 
-class _OffByOne:
-    """A slot that is read one too high."""
-
-    def __init__(self, slot):
-        self._slot = slot
-
-    def __get__(self, instance, owner):
-        return self if instance is None else self._slot.__get__(instance, owner) + 1
-
-    def __set__(self, instance, value):
-        self._slot.__set__(instance, value - 1 if hasattr(instance, "_queue") else value - 1)
+    return [(producer, "encode_data_head", encode_data_head)]
 
 
 @bug()

@@ -412,3 +412,16 @@ def test_importing_settings_reads_no_toml_and_no_other_part():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("address", ["localhost", "", "127.0.0", "300.0.0.1", "[::1]", "127.0.0.1:80", 2130706433])
+def test_a_worker_listens_on_an_address_not_on_a_name(address: object):
+    """What a name means may change, and whether it is loopback decides over encryption."""
+    message = refusal(code={"network.bind_address": address})
+    assert "network.bind_address" in message
+    assert "an IP address such as 127.0.0.1 or ::1" in message
+
+
+def test_an_address_is_written_in_one_way():
+    written = load_settings(environ={}, code={"network.bind_address": " 0:0:0:0:0:0:0:1 "})
+    assert written.network.bind_address == "::1"

@@ -253,8 +253,9 @@ def test_plain_data_that_came_whole_is_counted_the_same(session, stream):
     assert session.on_whole_data(0, 0) is stream
     assert session.on_data(data(1)) is stream
     assert stream.book.outstanding == 0
+    assert session.on_whole_data(0, 2) is None, "then it is looked at more closely"
     with pytest.raises(RemoteProtocolError, match="data came without credit"):
-        session.on_whole_data(0, 2)
+        session.on_data(data(2))
 
 
 @pytest.mark.spec("G6")

@@ -89,9 +89,9 @@ class Outcome:
         """The fast channel's rate without a neighbour, before and after."""
         phases = self.phases
         skip_s = _SETTLED * phases.alone_s
-        before = rate_between(self.fast, skip_s, phases.slow_from_s)
-        after = rate_between(self.fast, phases.slow_until_s + skip_s, phases.end_s)
-        return self.size * (before + after) / 2
+        before = self._rate(self.fast, skip_s, phases.slow_from_s)
+        after = self._rate(self.fast, phases.slow_until_s + skip_s, phases.end_s)
+        return (before + after) / 2
 
     def beside(self) -> float:
         """Its rate beside the slow one."""
@@ -103,7 +103,11 @@ class Outcome:
 
     def _while_slow(self, stamps: Stamps) -> float:
         phases = self.phases
-        return self.size * rate_between(stamps, phases.slow_from_s + _SETTLED * phases.slow_s, phases.slow_until_s)
+        return self._rate(stamps, phases.slow_from_s + _SETTLED * phases.slow_s, phases.slow_until_s)
+
+    def _rate(self, stamps: Stamps, start_s: float, end_s: float) -> float:
+        # A stall may take all of a short time. It counts as one buffer then: nothing can be compared with nothing.
+        return self.size * max(rate_between(stamps, start_s, end_s), 1 / (end_s - start_s))
 
     def barrier_ms(self, channel: int, q: float) -> float:
         """A percentile of the times of barriers sent in the first half of the slow phase: most pass while it lasts."""

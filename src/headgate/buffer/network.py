@@ -217,8 +217,11 @@ class NetworkPool:
         return self.free.pop() if self.free else None
 
     def try_take_spare_locked(self) -> Segment | None:
-        """As `try_take_locked`, but none that another pool is sure of, or an exclusive claim: for an overdraft."""
-        promised = sum([max(0, pool.required - pool.held) for pool in self._pools])
+        """As `try_take_locked`, but none that another pool may take within its size, or an exclusive claim.
+
+        For an overdraft: else two pools within their sizes could use up what a third is sure of.
+        """
+        promised = sum([max(0, pool.size - pool.held) for pool in self._pools])
         promised += sum([claim.missing for claim in self._claims])
         return self.free.pop() if len(self.free) > promised else None
 

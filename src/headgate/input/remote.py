@@ -101,6 +101,7 @@ class RemoteChannel:
     ...     channel.credit
     due: requesting
     2
+    due: released
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class RemoteChannel:
         self.exclusive = 0 if exclusive is None else len(exclusive)
         self.backlog = 0
         self.unannounced = 0
+        self.asks = False  # the producer is to be asked now, and not after a while
         self.due = False  # stands in the outlet's queue
         self.task_events: deque[bytes] = deque()
         self.retry_at_ns: int | None = None  # what a gate asks of its sources; here the network thread tries again
@@ -148,7 +150,7 @@ class RemoteChannel:
     def request_locked(self, listener: Listener, now_ns: int) -> tuple[Polled | None, Wake]:  # noqa: ARG002 - a Source
         """Begin: the producer is asked as soon as there is a connection."""
         self._listener = listener
-        self.state = RemoteState.REQUESTING
+        self.state, self.asks = RemoteState.REQUESTING, True
         return self, self._due_locked()
 
     @property
@@ -279,7 +281,7 @@ class RemoteChannel:
         self._crowded = self._event_bytes > _MAX_EVENT_BYTES
         return not self._crowded
 
-    def event_locked(self, data: bytes, *, last: bool) -> Wake:
+    def event_locked(self, data: bytes, backlog: int, *, last: bool) -> Wake:
         """An event is complete; with the last one, nothing more needs to be set aside."""
         if self.state is not _RECEIVING:
             return None
@@ -287,11 +289,13 @@ class RemoteChannel:
         self._event_bytes += len(data) + _EVENT_OVERHEAD_BYTES
         event = Buffer.event(data)
         self._arrived.append(BufferSlice(event, event.memory, 0))
-        freed = None
         if last:
             self.state, self.backlog = RemoteState.ENDED, 0
-            freed = self._give_back_locked()
-        return together(freed, self._listener.available_locked() if self._listener is not None else None)
+            changed = self._give_back_locked()
+        else:
+            self.backlog = backlog
+            changed = self._claim_locked() if self.credited else None
+        return together(changed, self._listener.available_locked() if self._listener is not None else None)
 
     def backlog_locked(self, backlog: int) -> Wake:
         """The producer has said how much it has waiting."""
@@ -301,7 +305,7 @@ class RemoteChannel:
     def requested_locked(self) -> None:
         """The producer is being asked."""
         if self.state is RemoteState.REQUESTING:
-            self.state = _RECEIVING
+            self.state, self.asks = _RECEIVING, False
 
     def missing_locked(self) -> int | None:
         """The partition is not there: how long to wait before asking again; None: it was there, or too often not."""
@@ -316,7 +320,10 @@ class RemoteChannel:
 
     def retry_locked(self) -> Wake:
         """It is time to ask again."""
-        return self._due_locked() if self.state is RemoteState.REQUESTING else None
+        if self.state is not RemoteState.REQUESTING:
+            return None
+        self.asks = True
+        return self._due_locked()
 
     def fail_locked(self, error: HeadgateError) -> Wake:
         """Nothing more will come; the reader learns why after what has arrived."""

@@ -181,7 +181,7 @@ class Intake:
                     self.bytes += frame.size
                     wake = channel.arrive_locked(segment, one.owner, frame.size, frame.skew, frame.backlog)
                 else:
-                    wake = None if channel is None else channel.event_locked(one.event, last=frame.last)
+                    wake = None if channel is None else channel.event_locked(one.event, frame.backlog, last=frame.last)
                 if wake is not None:
                     wakes.append(wake)
         finally:

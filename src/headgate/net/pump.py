@@ -135,7 +135,6 @@ class Pump:
         self.items_in = 0
         """Frames and pieces of payloads that have come."""
         self._pieces_in = 0
-        self._bytes_out = self._buffers_out = 0
 
     @property
     def frames_in(self) -> int:
@@ -302,22 +301,17 @@ class Pump:
         """What to send now, in order: requests and credit first, then data, until there are `room_bytes` of it."""
         control: list[Outgoing] = [(frame, None) for frame in self.consumer.data_to_send()]
         sending, wake = self.producer.data_to_send_locked(room_bytes)
-        for _, taken in sending:
-            if taken is not None:
-                self._buffers_out += 1
-                self._bytes_out += len(taken.memory)
         return (control + sending if control else sending), wake
 
     def say_locked(self, channel: RemoteChannel) -> bool:
         """Say for a channel what it is due to say. Whether that was its last."""
         channel.due = False
         stream = self.channels.get(channel)
-        if stream is None and channel.state is RemoteState.REQUESTING:
+        if stream is None and channel.asks and channel.state is RemoteState.REQUESTING:
             stream = self.consumer.request(channel.partition, channel.subpartition, channel.credit, channel)
             self.channels[channel] = stream
             channel.requested_locked()
         if stream is None:
-            channel.task_events.clear()
             return channel.state is RemoteState.RELEASED
         credit = channel.take_credit_locked()
         if credit and stream.state is _RECEIVING:
@@ -352,7 +346,7 @@ class Pump:
             sending=len(self.producer.streams),
             receiving=len(self.channels),
             bytes_in=self._intake.bytes,
-            bytes_out=self._bytes_out,
+            bytes_out=self.producer.bytes_out,
             buffers_in=self._intake.buffers,
-            buffers_out=self._buffers_out,
+            buffers_out=self.producer.buffers_out,
         )

@@ -20,7 +20,7 @@ from headgate.errors import (
     UserCodeError,
 )
 from headgate.testing.simulator import NEVER_NS, fork
-from headgate.testing.tap import HEADER_DAMAGE
+from headgate.testing.tap import HEADER_DAMAGE, Direction
 from headgate.testing.worker import host_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from headgate.buffer import LocalPool, Segment
     from headgate.testing.plan import Plan
     from headgate.testing.simulation import Simulation
-    from headgate.testing.tap import Direction
 
 __all__ = ["KINDS", "Fault", "draw_faults"]
 
@@ -92,12 +91,21 @@ def _long_ns(plan: Plan, amount: float) -> int:
     return int((2 + amount) * _MS * max(plan.idle_timeout_ms, plan.handshake_timeout_ms, plan.connect_timeout_ms))
 
 
+def _keep_waiting(fault: Fault, simulation: Simulation) -> None:
+    """Time is lost: who waits for a producer that is late may give up."""
+    if simulation.job.late_ns:
+        for consumer in range(len(simulation.plan.consumers)):
+            simulation.job.blame_gate(consumer, str(fault), PartitionNotFound)
+
+
 def _stall(fault: Fault, simulation: Simulation) -> None:
+    _keep_waiting(fault, simulation)
     until_ns = simulation.simulator.now_ns + _short_ns(simulation.plan, fault.amount)
     simulation.net.stall(host_of(fault.first), host_of(fault.second), until_ns)
 
 
 def _pause(fault: Fault, simulation: Simulation) -> None:
+    _keep_waiting(fault, simulation)
     until_ns = simulation.simulator.now_ns + _short_ns(simulation.plan, fault.amount)
     simulation.job.workers[fault.first].actor.resumes_ns = until_ns
 
@@ -119,6 +127,7 @@ def _stuck_producer(fault: Fault, simulation: Simulation) -> None:
 
 
 def _small_jump(fault: Fault, simulation: Simulation) -> None:
+    _keep_waiting(fault, simulation)
     simulation.job.workers[fault.first].transport.jump(_short_ns(simulation.plan, fault.amount))
 
 
@@ -171,17 +180,19 @@ def _churn(fault: Fault, simulation: Simulation) -> None:
 
 
 def _black_hole(fault: Fault, simulation: Simulation) -> None:
-    """Nothing passes from one worker to another for so long that it is noticed."""
-    plan, net, simulator = simulation.plan, simulation.net, simulation.simulator
+    """Nothing passes from one worker to another, perhaps both ways, for so long that it is noticed, or for ever."""
+    _keep_waiting(fault, simulation)
     simulation.blame_wire(fault.first, fault.second, str(fault))
-    duration_ns = _long_ns(plan, fault.amount)
-    net.stall(host_of(fault.first), host_of(fault.second), simulator.now_ns + duration_ns)
+    duration_ns = _long_ns(simulation.plan, fault.amount)
+    until_ns = NEVER_NS if fault.amount > 0.5 else simulation.simulator.now_ns + duration_ns
+    simulation.net.stall(host_of(fault.first), host_of(fault.second), until_ns)
     if fault.amount < 0.3:
-        net.stall(host_of(fault.second), host_of(fault.first), simulator.now_ns + duration_ns)
+        simulation.net.stall(host_of(fault.second), host_of(fault.first), until_ns)
     simulation.excuse(duration_ns)
 
 
 def _long_pause(fault: Fault, simulation: Simulation) -> None:
+    _keep_waiting(fault, simulation)
     duration_ns = _long_ns(simulation.plan, fault.amount)
     simulation.job.blame_worker(fault.first, str(fault))
     simulation.job.workers[fault.first].actor.resumes_ns = simulation.simulator.now_ns + duration_ns
@@ -189,11 +200,9 @@ def _long_pause(fault: Fault, simulation: Simulation) -> None:
 
 
 def _large_jump(fault: Fault, simulation: Simulation) -> None:
+    _keep_waiting(fault, simulation)
     job = simulation.job
     job.blame_worker(fault.first, str(fault))
-    for consumer, worker in enumerate(simulation.plan.consumers):
-        if worker == fault.first and job.late_ns:
-            job.blame_gate(consumer, str(fault), PartitionNotFound)  # it has waited long enough, by its clock
     job.workers[fault.first].transport.jump(_long_ns(simulation.plan, fault.amount))
 
 
@@ -257,13 +266,8 @@ def _stale_frame(fault: Fault, simulation: Simulation) -> None:
 
 
 def _directions(fault: Fault, simulation: Simulation) -> list[Direction]:
-    hosts = {host_of(fault.first), host_of(fault.second)}
-    return [
-        direction
-        for talk in simulation.conversations
-        if {talk.streams[0].here.host, talk.streams[1].here.host} == hosts
-        for direction in talk.directions
-    ]
+    streams = simulation.streams(fault.first, fault.second) + simulation.streams(fault.second, fault.first)
+    return [stream.tap for stream in streams if isinstance(stream.tap, Direction)]
 
 
 # Tasks and workers that end.

@@ -62,10 +62,15 @@ def _check_memory(worker: SimWorker) -> None:
             f"{worker.actor.name}: {free} free + {held} held by pools + {memory._exclusive} exclusive segments "
             f"are not {memory.total}"
         )
-    sizes = maxima = 0
+    sizes = maxima = promised = 0
     for pool in memory._pools:
         sizes += pool.size
         maxima += pool.maximum
+        promised += max(0, pool.required - pool.held)
+    if promised > free and not worker.resized and not any(pool.destroyed and pool.held for pool in worker.pools):
+        raise InvariantViolated(
+            f"{worker.actor.name}: pools are sure of {promised} segments more than they hold, but {free} are free"
+        )
     if sizes != min(memory.total - memory._exclusive, maxima):
         raise InvariantViolated(
             f"{worker.actor.name}: pools of at most {maxima} segments share {sizes} of {memory.total}, of which "

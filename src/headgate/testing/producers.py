@@ -17,6 +17,7 @@ from headgate.output import Custom, RecordWriter
 from headgate.record import BytesSerializer, Record, UserEvent
 from headgate.record.element import encode_element
 from headgate.record.spanning import SpanningWriter, Written
+from headgate.sync import together
 from headgate.testing.waiting import SimWaiter
 from headgate.testing.workload import Task, content
 
@@ -295,10 +296,17 @@ class WriterProducer(ProducerTask):
     def _listen(self) -> None:
         """Be called again when the pool has something for the lane that waits."""
         channel = next(one.channel for one in self.writer._lanes if one.values or one.spanning.unfinished)
-        if channel not in self._notices:
-            self._notices[channel] = notice = _Notice(self, channel)
-            with self.partition.lock:
-                self.partition.pool.listen_locked(notice, channel)
+        pool, wake = self.partition.pool, None
+        with self.partition.lock:
+            segment = pool.try_request_locked(channel)
+            if segment is not None:  # one has come back meanwhile
+                wake = together(pool.recycle_locked(segment, channel), self.wake)
+            elif channel not in self._notices:
+                self._notices[channel] = notice = _Notice(self, channel)
+                pool.listen_locked(notice, channel)
+        if wake is not None:
+            wake()
+            return
         self.waits_for = f"a buffer for subpartition {channel} of partition {self.partition.id}"
 
     def forget(self, channel: int) -> None:

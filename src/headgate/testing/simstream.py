@@ -90,6 +90,7 @@ class SimStream:
         self._last_arrival_ns = 0
         self._ended = False  # the other sends no more
         self._paused = False
+        self._broken = False  # nothing more is received
         self._blocked = False  # took less than it was offered; `writable` is owed
         self._delivery: Scheduled | None = None
         self._unblocking = False
@@ -200,7 +201,7 @@ class SimStream:
 
     def deliver_soon(self) -> None:
         """See to it that what there is to receive is received."""
-        if self.over or self._paused or self._delivery is not None or self.handler is None:
+        if self.over or self._paused or self._broken or self._delivery is not None or self.handler is None:
             return
         now_ns = self._simulator.now_ns
         if self._inbox:
@@ -243,6 +244,7 @@ class SimStream:
         if self.breaks_after is not None:
             self.breaks_after -= len(data)
             if self.breaks_after <= 0:
+                self._broken = True
                 self.break_off()
         self.deliver_soon()
 

@@ -105,18 +105,24 @@ class Simulation:
             InvariantViolated: something does not hold.
         """
         with self._complaints:
+            try:
+                self._run()
+            finally:
+                for task in self.tasks:
+                    task.clean_up()
+
+    def _run(self) -> None:
+        simulator = self.simulator
+        self._strike()
+        self.job.set_up()
+        self._know(self.job)
+        while not self._all_done():
             self._strike()
-            self.job.set_up()
-            self._know(self.job)
-            while not self._all_done():
-                self._strike()
-                if not self.simulator.work and not self._nudge() and self.simulator.now_ns >= self._excused_until_ns:
-                    raise InvariantViolated(
-                        f"deadlock: nothing is scheduled, but records are undelivered\n{self._graph()}"
-                    )
-                if not self.step() and not self._nudge():
-                    raise InvariantViolated(f"nothing is left to happen, but tasks are not done\n{self._graph()}")
-            self._wind_down()
+            if not simulator.work and not self._nudge() and simulator.now_ns >= self._excused_until_ns:
+                raise InvariantViolated(f"deadlock: nothing is scheduled, but records are undelivered\n{self._graph()}")
+            if not self.step() and not self._nudge():
+                raise InvariantViolated(f"nothing is left to happen, but tasks are not done\n{self._graph()}")
+        self._wind_down()
 
     def step(self) -> bool:
         """One action, and the invariants after it."""
@@ -159,8 +165,8 @@ class Simulation:
 
     def streams(self, first: int, second: int) -> list[SimStream]:
         """The streams by which a worker receives from another."""
-        here, there = host_of(second), host_of(first)
-        return [one for one in self.net.streams if (one.here.host, one.there.host) == (here, there)]
+        sender, receiver = self.job.workers[first].actor, self.job.workers[second].actor
+        return [one for one in self.net.streams if one.actor is receiver and one.other.actor is sender]
 
     def crash(self, number: int, fault: str, *, silent: bool, again: bool) -> None:
         """A worker is gone; the others learn of it by a reset or, if `silent`, by silence."""

@@ -180,7 +180,9 @@ class SimWorker:
         count = segments if segments is not None else plan.segments(number)
         self.memory = NetworkPool(Arena(plan.segment_size, count), self.sync)
         self.pools: list[LocalPool] = []
-        """Every pool that was made and still has segments."""
+        """Every pool that was ever made."""
+        self.resized = False
+        """Whether a pool came when others had taken segments: it may have to wait for what it is sure of."""
         self.registry = WatchedRegistry(self.sync)
         self.partitions: list[ResultPartition] = []
         self.gates: list[InputGate] = []
@@ -212,6 +214,7 @@ class SimWorker:
     def pool(self, name: str, required: int, maximum: int | None, channels: int = 0) -> LocalPool:
         """A pool that the invariants look at."""
         limits = self.plan.limits
+        self.resized = self.resized or any(one.held for one in self.pools)
         pool = self.memory.create_pool(
             name,
             required=required,

@@ -118,6 +118,9 @@ class Task(ABC):
     def let_go(self) -> None:
         """Give back all that the task holds."""
 
+    def clean_up(self) -> None:
+        """The simulation is over: keep no file open, however the task ended."""
+
     def finish(self) -> None:
         """The task has done its work."""
         self.done = True
@@ -202,6 +205,11 @@ class ConsumerTask(Task):
         """Release the gate."""
         self.note_asked()
         self.reader.close()
+
+    def clean_up(self) -> None:
+        """Close the files of large records that were never complete."""
+        for spanning in self.reader._spanning:
+            spanning.close()
 
     # Sleeping: as `Gate._sleep`, in two halves.
 

@@ -98,10 +98,9 @@ number 1, received 7
         receiver = self._next_receiver
         if receiver >= CONNECTION:
             raise LocalProtocolError("a connection has run out of receiver numbers")
-        self._next_receiver += 1
-        stream = ConsumerStream(receiver, partition, credit, target)
-        self.streams[receiver] = stream
         self._to_send.append(encode_frame(RequestPartition(receiver, partition, subpartition, credit)))
+        self._next_receiver += 1
+        self.streams[receiver] = stream = ConsumerStream(receiver, partition, credit, target)
         return stream
 
     def grant(self, stream: ConsumerStream[T], credit: int) -> None:
@@ -156,10 +155,13 @@ number 1, received 7
     def on_whole_data(self, receiver: int, sequence: int) -> ConsumerStream[T] | None:
         """As `on_data`, for a plain buffer with credit that its stream expects; None if it is anything else."""
         stream = self.streams.get(receiver)
-        if stream is None or stream.state is not _RECEIVING or sequence != stream.expected or stream.book is None:
+        if stream is None or stream.state is not _RECEIVING or sequence != stream.expected:
             return None
+        book = stream.book
+        if book is None or book.received >= book.promised:
+            return None
+        book.received += 1
         stream.expected = (sequence + 1) & _SEQUENCE_MASK
-        stream.book.receive()
         return stream
 
     def on_backlog(self, frame: AnnounceBacklog) -> ConsumerStream[T]:

@@ -168,6 +168,8 @@ class ProducerSession:
         self._fruitless = 0
         self._turns: deque[ProducerStream] = deque()
         self._control: list[bytes] = []  # to send before any data
+        self.buffers_out = 0
+        self.bytes_out = 0
 
     @property
     def idle(self) -> bool:
@@ -293,6 +295,8 @@ class ProducerSession:
         sequence, backlog, memory = stream.sequence, min(supply.backlog, MAX_BACKLOG), taken.memory
         stream.sequence = (sequence + 1) & _SEQUENCE_MASK
         stream.told_backlog = backlog
+        self.buffers_out += 1
+        self.bytes_out += len(memory)
         checksum = None if self._checksum is None else self._checksum(memory)
         skew = taken.offset % ALIGNMENT
         return encode_data_head(stream.receiver, sequence, backlog, len(memory), skew, flags, checksum)

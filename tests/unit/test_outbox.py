@@ -1,0 +1,100 @@
+"""What waits to be written: the marks, partial writes, and what is given back."""
+
+import pytest
+from tests.support_buffers import make_network
+
+from headgate.net.outbox import Outbox
+
+
+class Taker:
+    """A stream that takes so many bytes of each offer."""
+
+    def __init__(self, *limits):
+        self.limits = list(limits)
+        self.taken = b""
+
+    def write(self, pieces):
+        whole = b"".join(bytes(piece) for piece in pieces)
+        taken = whole[: self.limits.pop(0)] if self.limits else whole
+        self.taken += taken
+        return len(taken)
+
+
+def put(outbox, *sizes):
+    outbox.put([(bytes(size), None) for size in sizes])
+
+
+@pytest.mark.spec("N3")
+def test_nothing_more_is_taken_above_the_high_mark_until_below_the_low_one():
+    outbox = Outbox(high_bytes=64, low_bytes=32)
+    assert outbox.room_bytes == 64
+    put(outbox, 63)
+    assert outbox.room_bytes == 1
+    put(outbox, 1)
+    assert outbox.room_bytes == 0
+    outbox.write(Taker(32))  # 32 wait: not below the low mark
+    assert outbox.room_bytes == 0
+    outbox.write(Taker(1))
+    assert (outbox.waiting_bytes, outbox.room_bytes) == (31, 33)
+    outbox.write(Taker())
+    assert (outbox.waiting_bytes, outbox.room_bytes) == (0, 64)
+
+
+@pytest.mark.spec("N3")
+def test_below_the_high_mark_there_is_always_room():
+    outbox = Outbox(high_bytes=64, low_bytes=32)
+    put(outbox, 60)
+    outbox.write(Taker(10))
+    assert outbox.room_bytes == 14, "it has not been above"
+
+
+@pytest.mark.parametrize("step", range(1, 12))
+def test_bytes_go_out_in_order_however_few_are_taken(step):
+    outbox, stream = Outbox(high_bytes=64, low_bytes=32), Taker(*[step] * 100)
+    outbox.put([(b"to ", None), (b"", None), (memoryview(b"be or "), None), (b"not", None)])
+    for _ in range(20):
+        if outbox.waiting_bytes:
+            outbox.write(stream)
+    assert stream.taken == b"to be or not"
+    assert outbox.written_bytes == 12
+    assert not outbox.blocked
+
+
+def test_it_is_blocked_when_not_all_was_taken():
+    outbox = Outbox(high_bytes=64, low_bytes=32)
+    put(outbox, 10)
+    outbox.write(Taker(9))
+    assert outbox.blocked
+    outbox.write(Taker())
+    assert not outbox.blocked
+
+
+def slices(count):
+    network = make_network(count, 16)
+    pool = network.create_pool("pool", required=count)
+    made = []
+    with network.lock:
+        for _ in range(count):
+            buffer = pool.try_buffer_locked(-1, overdraft=False)
+            buffer.append(bytes(16))
+            buffer.finish_locked()
+            made.append(buffer.reader.take_locked())
+    return network, pool, made
+
+
+def test_a_slice_is_given_back_when_its_last_byte_is_taken():
+    network, pool, made = slices(3)
+    outbox = Outbox(high_bytes=640, low_bytes=32)
+    outbox.put([part for taken in made for part in ((b"head", None), (taken.memory, taken))])
+    outbox.write(Taker(4 + 15))
+    assert outbox.sent == []
+    outbox.write(Taker(1))
+    assert outbox.sent == made[:1]
+    outbox.drop()
+    assert outbox.sent == made
+    assert (outbox.waiting_bytes, outbox.room_bytes) == (0, 640)
+    with network.lock:
+        for taken in made:
+            taken.release_locked()
+    pool.destroy()
+    assert network.statistics().free == 3
