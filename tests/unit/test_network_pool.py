@@ -111,13 +111,13 @@ def test_a_required_segment_is_had_though_others_took_all_there_were() -> None:
 @pytest.mark.spec("M3")
 def test_nobody_is_served_past_the_size_it_is_about_to_have() -> None:
     with small_network(count=6) as network:
+        debtor = network.create_pool("debtor", required=0, maximum=4)
+        owed = take_all(debtor)
         giving = network.create_pool("giving", required=0, maximum=4)
         waiting = network.create_pool("waiting", required=0, maximum=6)
-        debtor = network.create_pool("debtor", required=0, maximum=1, overdraft=3)
-        assert [pool.size for pool in (giving, waiting, debtor)] == [2, 3, 1]
+        assert [pool.size for pool in (debtor, giving, waiting)] == [1, 2, 3]
         with network.lock:
             at_hand = [giving.try_request_locked() for _ in range(2)]
-            owed = [debtor.try_request_locked(overdraft=True) for _ in range(4)]
         listener = listen(waiting, Listener(MORE, MORE, MORE))
         give(giving, *at_hand)
         newcomer = network.create_pool("newcomer", required=5, maximum=5)

@@ -4,6 +4,28 @@
 of that name, run by `headgate bench <name>`.
 """
 
-from headgate.bench.harness import Bench, Report, Row, machine, median_of, ratio_of_medians, run_suite, suite
+from headgate.bench.harness import (
+    Bench,
+    Case,
+    Contest,
+    Report,
+    Row,
+    machine,
+    median_of,
+    ratio_of_medians,
+    run_suite,
+    suite,
+)
 
-__all__ = ["Bench", "Report", "Row", "machine", "median_of", "ratio_of_medians", "run_suite", "suite"]
+__all__ = [
+    "Bench",
+    "Case",
+    "Contest",
+    "Report",
+    "Row",
+    "machine",
+    "median_of",
+    "ratio_of_medians",
+    "run_suite",
+    "suite",
+]

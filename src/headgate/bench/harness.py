@@ -99,7 +99,7 @@ class Bench:
         return not self._only or any(text in case.lower() for text in self._only)
 
     def pick(self, *, full: _T, quick: _T) -> _T:
-        """The amount of work for this run; with `quick`, a whole suite has a minute at most.
+        """The amount of work for this run; with `quick`, a whole suite has about a minute.
 
         >>> Bench(quick=True).pick(full=1_000_000, quick=10_000)
         10000

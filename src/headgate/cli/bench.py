@@ -30,7 +30,7 @@ def bench(
     ] = None,
     *,
     list_suites: Annotated[bool, typer.Option("--list", help="List the suites and run none.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Less work: a suite takes a minute at most.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Less work: a suite takes about a minute at most.")] = False,
     cases: Annotated[
         list[str] | None,
         typer.Option("--case", metavar="TEXT", help="Only cases with this in their name; may be repeated."),

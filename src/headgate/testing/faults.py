@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from headgate.errors import (
     Cancelled,
     CorruptStream,
+    HeadgateError,
     InsufficientBuffers,
     PartitionNotFound,
     ProducerFailed,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from headgate.buffer import LocalPool, Segment
     from headgate.testing.plan import Plan
+    from headgate.testing.producers import ProducerTask
     from headgate.testing.simulation import Simulation
 
 __all__ = ["KINDS", "Fault", "draw_faults"]
@@ -301,7 +303,9 @@ def _fail_producer(fault: Fault, simulation: Simulation) -> None:
     _with_producer(fault, simulation, lambda task: None if task.done else task.fail(error), *kinds)
 
 
-def _with_producer(fault: Fault, simulation: Simulation, act: Callable[[...], object], *errors: type) -> None:
+def _with_producer(
+    fault: Fault, simulation: Simulation, act: Callable[[ProducerTask], object], *errors: type[HeadgateError]
+) -> None:
     producers = list(simulation.job.producers.values())
     if producers:
         producer = producers[fault.first % len(producers)]

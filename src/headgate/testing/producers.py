@@ -123,6 +123,9 @@ class ProducerTask(Task):
     def flush_now(self) -> None:
         """Let readers have what is written: the flusher's turn."""
 
+    def clean_up(self) -> None:
+        """A producer has no files."""
+
     def let_go(self) -> None:
         """End what is half written; if it failed, its readers learn why."""
         self._end_buffers()

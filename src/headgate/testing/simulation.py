@@ -21,7 +21,7 @@ from headgate.testing.simnet import SimNet
 from headgate.testing.simulator import NEVER_NS, Actor, Simulator
 from headgate.testing.strangers import Knocker, Stranger
 from headgate.testing.tap import Conversation
-from headgate.testing.worker import SimWorker, host_of
+from headgate.testing.worker import SimWorker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -237,10 +237,9 @@ class Simulation:
             for task in self.tasks:
                 task.nudge()
             return True
-        if any([job.coordinate() for job in self.jobs]):
-            self._moved = True
-            return True
-        return False
+        told = [job.coordinate() for job in self.jobs]
+        self._moved = any(told)
+        return self._moved
 
     def _graph(self) -> str:
         return wait_for_graph(self.tasks, [worker for job in self.jobs for worker in job.workers if not worker.crashed])

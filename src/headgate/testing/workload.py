@@ -107,6 +107,7 @@ class Task(ABC):
         except HeadgateError as error:
             self.fail(error)
 
+    @abstractmethod
     def nudge(self) -> None:
         """Nothing moves: do what a timer would do sooner or later."""
 
@@ -118,6 +119,7 @@ class Task(ABC):
     def let_go(self) -> None:
         """Give back all that the task holds."""
 
+    @abstractmethod
     def clean_up(self) -> None:
         """The simulation is over: keep no file open, however the task ended."""
 
@@ -205,6 +207,9 @@ class ConsumerTask(Task):
         """Release the gate."""
         self.note_asked()
         self.reader.close()
+
+    def nudge(self) -> None:
+        """A reader that sleeps is woken by data alone."""
 
     def clean_up(self) -> None:
         """Close the files of large records that were never complete."""
