@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING
 
 from headgate.errors import (
     Cancelled,
-    CorruptStream,
     HeadgateError,
     InsufficientBuffers,
     PartitionNotFound,
     ProducerFailed,
-    RemoteProtocolError,
     UserCodeError,
 )
+from headgate.testing import damage
 from headgate.testing.simulator import NEVER_NS, fork
-from headgate.testing.tap import HEADER_DAMAGE, Direction
 from headgate.testing.worker import host_of
 
 if TYPE_CHECKING:
@@ -82,33 +80,15 @@ def draw_faults(chance: random.Random, plan: Plan) -> list[Fault]:
 # Time lost: everything must still arrive.
 
 
-def _short_ns(plan: Plan, amount: float) -> int:
-    """A while that no time limit notices."""
-    limit_ms = min(plan.idle_timeout_ms, plan.handshake_timeout_ms, plan.connect_timeout_ms)
-    return int(amount * limit_ms * _MS / 8)
-
-
-def _long_ns(plan: Plan, amount: float) -> int:
-    """A while that every time limit notices."""
-    return int((2 + amount) * _MS * max(plan.idle_timeout_ms, plan.handshake_timeout_ms, plan.connect_timeout_ms))
-
-
-def _keep_waiting(fault: Fault, simulation: Simulation) -> None:
-    """Time is lost: who waits for a producer that is late may give up."""
-    if simulation.job.late_ns:
-        for consumer in range(len(simulation.plan.consumers)):
-            simulation.job.blame_gate(consumer, str(fault), PartitionNotFound)
-
-
 def _stall(fault: Fault, simulation: Simulation) -> None:
-    _keep_waiting(fault, simulation)
-    until_ns = simulation.simulator.now_ns + _short_ns(simulation.plan, fault.amount)
+    damage.keep_waiting(fault, simulation)
+    until_ns = simulation.simulator.now_ns + simulation.plan.short_ns(fault.amount)
     simulation.net.stall(host_of(fault.first), host_of(fault.second), until_ns)
 
 
 def _pause(fault: Fault, simulation: Simulation) -> None:
-    _keep_waiting(fault, simulation)
-    until_ns = simulation.simulator.now_ns + _short_ns(simulation.plan, fault.amount)
+    damage.keep_waiting(fault, simulation)
+    until_ns = simulation.simulator.now_ns + simulation.plan.short_ns(fault.amount)
     simulation.job.workers[fault.first].actor.resumes_ns = until_ns
 
 
@@ -129,8 +109,8 @@ def _stuck_producer(fault: Fault, simulation: Simulation) -> None:
 
 
 def _small_jump(fault: Fault, simulation: Simulation) -> None:
-    _keep_waiting(fault, simulation)
-    simulation.job.workers[fault.first].transport.jump(_short_ns(simulation.plan, fault.amount))
+    damage.keep_waiting(fault, simulation)
+    simulation.job.workers[fault.first].transport.jump(simulation.plan.short_ns(fault.amount))
 
 
 def _too_large(fault: Fault, simulation: Simulation) -> None:
@@ -176,100 +156,6 @@ def _churn(fault: Fault, simulation: Simulation) -> None:
 
     for _ in range(chance.randint(1, 4)):
         simulator.after(chance.randint(0, 5 * _MS), come, worker.actor, "churn: a pool comes")
-
-
-# Connections that end: who uses them learns of it.
-
-
-def _black_hole(fault: Fault, simulation: Simulation) -> None:
-    """Nothing passes from one worker to another, perhaps both ways, for so long that it is noticed, or for ever."""
-    _keep_waiting(fault, simulation)
-    simulation.blame_wire(fault.first, fault.second, str(fault))
-    duration_ns = _long_ns(simulation.plan, fault.amount)
-    until_ns = NEVER_NS if fault.amount > 0.5 else simulation.simulator.now_ns + duration_ns
-    simulation.net.stall(host_of(fault.first), host_of(fault.second), until_ns)
-    if fault.amount < 0.3:
-        simulation.net.stall(host_of(fault.second), host_of(fault.first), until_ns)
-    simulation.excuse(duration_ns)
-
-
-def _long_pause(fault: Fault, simulation: Simulation) -> None:
-    _keep_waiting(fault, simulation)
-    duration_ns = _long_ns(simulation.plan, fault.amount)
-    simulation.job.blame_worker(fault.first, str(fault))
-    simulation.job.workers[fault.first].actor.resumes_ns = simulation.simulator.now_ns + duration_ns
-    simulation.excuse(duration_ns)
-
-
-def _large_jump(fault: Fault, simulation: Simulation) -> None:
-    _keep_waiting(fault, simulation)
-    job = simulation.job
-    job.blame_worker(fault.first, str(fault))
-    job.workers[fault.first].transport.jump(_long_ns(simulation.plan, fault.amount))
-
-
-def _reset(fault: Fault, simulation: Simulation) -> None:
-    """The connection breaks after some more bytes, wherever that is."""
-    simulation.job.blame_pair(fault.first, fault.second, str(fault))
-    for stream in simulation.streams(fault.first, fault.second)[:1]:
-        stream.breaks_after = int(fault.amount * 200)
-
-
-def _half_close(fault: Fault, simulation: Simulation) -> None:
-    """One direction ends in order; the other end learns later that nobody listens any more."""
-    simulation.job.blame_pair(fault.first, fault.second, str(fault))
-    for stream in simulation.streams(fault.first, fault.second)[:1]:
-        stream.half_close()
-        later_ns = int(fault.amount * 2 * simulation.plan.idle_timeout_ms * _MS)
-        simulation.simulator.after(later_ns, stream.other.reset, stream.other.actor, "reset")
-
-
-def _refused(fault: Fault, simulation: Simulation) -> None:
-    """A port is closed for a while."""
-    net, worker = simulation.net, simulation.job.workers[fault.first]
-    listener = net.listeners.pop(worker.address, None)
-    if listener is None:
-        return
-    simulation.job.blame_worker(fault.first, str(fault))
-
-    def again() -> None:
-        if not worker.crashed:
-            net.listeners[worker.address] = listener
-
-    simulation.simulator.after(int(fault.amount * 100 * _MS), again, worker.actor, "the port is open again")
-
-
-def _flip(fault: Fault, simulation: Simulation) -> None:
-    """A bit of a data frame changes: of its payload where that is checked, else where it must be noticed anyway."""
-    simulation.job.blame_pair(fault.first, fault.second, str(fault), RemoteProtocolError, CorruptStream)
-
-    def damage(frame: bytes, payload: int) -> int | None:
-        if not simulation.plan.checksum or fault.amount < 0.3:
-            offset, mask = HEADER_DAMAGE[int(fault.amount * 1000) % len(HEADER_DAMAGE)]
-            return offset * 8 + mask.bit_length() - 1 if offset < len(frame) else None
-        return payload * 8 + int(fault.amount * (len(frame) - payload) * 8) if len(frame) > payload else None
-
-    for direction in _directions(fault, simulation):
-        direction.damage = damage
-
-
-def _replay(fault: Fault, simulation: Simulation) -> None:
-    """A data frame comes twice."""
-    simulation.job.blame_pair(fault.first, fault.second, str(fault), RemoteProtocolError)
-    for direction in _directions(fault, simulation):
-        direction.replay = True
-
-
-def _stale_frame(fault: Fault, simulation: Simulation) -> None:
-    """A message of an earlier attempt comes late, in the middle of this one."""
-    simulation.job.blame_pair(fault.first, fault.second, str(fault), RemoteProtocolError)
-    for direction in _directions(fault, simulation):
-        direction.stale = True
-
-
-def _directions(fault: Fault, simulation: Simulation) -> list[Direction]:
-    streams = simulation.streams(fault.first, fault.second) + simulation.streams(fault.second, fault.first)
-    return [stream.tap for stream in streams if isinstance(stream.tap, Direction)]
 
 
 # Tasks and workers that end.
@@ -325,31 +211,6 @@ def _crash(fault: Fault, simulation: Simulation) -> None:
     simulation.crash(fault.first, str(fault), silent=fault.amount < 0.3, again=fault.amount > 0.5)
 
 
-# Somebody else at the door: nobody may notice.
-
-
-def _stale_attempt(fault: Fault, simulation: Simulation) -> None:
-    """A worker of an earlier attempt comes back."""
-    simulation.add_stranger(fault.first, fault.second, attempt=simulation.job.attempt - 1)
-
-
-def _duplicate(fault: Fault, simulation: Simulation) -> None:
-    """A worker connects a second time: only what these two exchange may suffer."""
-    simulation.job.blame_pair(fault.first, fault.second, str(fault), PartitionNotFound, Cancelled, RemoteProtocolError)
-    simulation.add_stranger(fault.first, fault.second, attempt=simulation.job.attempt)
-
-
-def _garbage(fault: Fault, simulation: Simulation) -> None:
-    """Somebody connects and says anything at all, or what somebody else has said before."""
-    said = [talk.directions[0].hello for talk in simulation.conversations if talk.directions[0].hello]
-    chance = fork(simulation.simulator.seed, f"garbage/{fault.at_step}")
-    if said and fault.amount < 0.5:
-        data = chance.choice(said)
-    else:
-        data = chance.choice((chance.randbytes(200), b"GET / HTTP/1.1\r\n\r\n", b""))
-    simulation.knock(fault.first, data)
-
-
 AT_THE_START = ("late partition", "missing partition")
 """Kinds that strike before anything moves."""
 
@@ -363,23 +224,23 @@ KINDS: dict[str, Callable[[Fault, Simulation], None]] = {
     "records over the limit": _too_large,
     "late partition": _late_partition,
     "pools come and go": _churn,
-    "black hole": _black_hole,
-    "long pause": _long_pause,
-    "long clock jump": _large_jump,
-    "reset": _reset,
-    "half-close": _half_close,
-    "closed port": _refused,
-    "bit flip": _flip,
-    "replayed frame": _replay,
-    "stale frame": _stale_frame,
+    "black hole": damage.black_hole,
+    "long pause": damage.long_pause,
+    "long clock jump": damage.large_jump,
+    "reset": damage.reset,
+    "half-close": damage.half_close,
+    "closed port": damage.refused,
+    "bit flip": damage.flip,
+    "replayed frame": damage.replay,
+    "stale frame": damage.stale_frame,
     "cancelled gate": _cancel_gate,
     "cancelled partition": _cancel_partition,
     "cancelled job": _cancel_job,
     "failed producer": _fail_producer,
     "missing partition": _missing_partition,
     "crash": _crash,
-    "stale attempt": _stale_attempt,
-    "duplicate connection": _duplicate,
-    "garbage": _garbage,
+    "stale attempt": damage.stale_attempt,
+    "duplicate connection": damage.duplicate,
+    "garbage": damage.garbage,
 }
 """Every kind of fault, by name, and what it does."""

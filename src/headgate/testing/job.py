@@ -241,8 +241,8 @@ class Job:
         blames = list(self._blames_of(consumer))
         if not any(blame.allows(error) for blame in blames):
             raise InvariantViolated(
-                f"{consumer} ended with {type(error).__name__}: {error}; it had {[one.fault for one in blames] or 'no'} "
-                "reason to"
+                f"{consumer} ended with {type(error).__name__}: {error}; it had "
+                f"{[one.fault for one in blames] or 'no'} reason to"
             )
         hosts = [host_of(one.worker) for one in self.plan.producers]
         if isinstance(error, TransportError) and not any(host in str(error) for host in hosts):

@@ -97,6 +97,16 @@ class Plan:
             total_ms += delay_ms
         return total_ms
 
+    def short_ns(self, amount: float) -> int:
+        """A while, the longer the larger `amount` (0 to 1), that no time limit notices."""
+        limit_ms = min(self.idle_timeout_ms, self.handshake_timeout_ms, self.connect_timeout_ms)
+        return int(amount * limit_ms * _MS / 8)
+
+    def long_ns(self, amount: float) -> int:
+        """A while that every time limit notices."""
+        limit_ms = max(self.idle_timeout_ms, self.handshake_timeout_ms, self.connect_timeout_ms)
+        return int((2 + amount) * limit_ms * _MS)
+
     def settings(self) -> NetworkSettings:
         """The settings of every worker's network, but for its address."""
         return NetworkSettings(

@@ -21,14 +21,13 @@ from headgate.testing.simnet import SimNet
 from headgate.testing.simulator import NEVER_NS, Actor, Simulator
 from headgate.testing.strangers import Knocker, Stranger
 from headgate.testing.tap import Conversation
-from headgate.testing.worker import SimWorker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from headgate.ids import PartitionId
     from headgate.testing.simstream import SimStream
-    from headgate.testing.worker import WatchedSupply
+    from headgate.testing.worker import SimWorker, WatchedSupply
     from headgate.testing.workload import Task
 
 __all__ = ["Outcome", "Simulation", "failure_of", "simulate"]
