@@ -10,6 +10,12 @@ from tests.support import unnamed_files
 from headgate.buffer import NetworkPool
 
 
+def pytest_collection_finish() -> None:
+    """What was imported stays: the collections after each test need not look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def nothing_leaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Compare what the test leaves behind with what it found."""

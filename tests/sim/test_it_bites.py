@@ -226,7 +226,7 @@ def a_gate_does_not_wake_its_reader():
     return [after(InputGate, "wake_reader_locked", lambda _, wake: None if due() else wake)]
 
 
-@bug(within=200)
+@bug(within=300)
 def a_union_does_not_hurry_its_credit():
     original = UnionGate.poll_locked
 

@@ -171,7 +171,7 @@ class Peer:
 
     def wants(self, connection: Connection) -> bool:
         """Whether a channel will use the connection that does not yet."""
-        return connection is self.connection and bool(self._channels)
+        return connection is self.connection and any(one.state is RemoteState.REQUESTING for one in self._channels)
 
     def lost(self, connection: Connection, error: HeadgateError | None) -> None:
         """A connection is over. Channels that it carried know; others try again."""

@@ -7,7 +7,7 @@ Invariant: what is drawn can run: memory is never below what the partitions and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from headgate.buffer import Limits
@@ -22,9 +22,11 @@ __all__ = ["Plan", "ProducerPlan", "draw_plan"]
 
 _MS = 1_000_000
 _SIZES = (16, 16, 17, 24, 32, 33, 64, 100, 256, 1024, 4096, 32 * 1024)
-_MOST_WRITES = 200
+_MOST_WRITES = 150
+_TINY = 7  # bytes of a stream that is slow enough as it is
+_FRAME_BYTES = 40  # around a buffer, there and back
 _HANDSHAKE_BYTES = 200  # said by both sides, at most
-_TYPICAL_BUFFERS = 120  # that one simulation moves: more would make it slow
+_TYPICAL_BUFFERS = 100  # that one simulation moves: more would make it slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class ProducerPlan:
     lengths: tuple[tuple[int, ...], ...]  # of the records, by subpartition; broadcast: of all of them alike
     broadcast: bool
     through_writer: bool  # by a `RecordWriter`, in batches; else record by record
+    fed_by: int | None = None  # the consumer whose records it passes on: one task reads and writes
 
     @property
     def records(self) -> int:
@@ -78,9 +81,29 @@ class Plan:
     weather: Weather = field(repr=False)
 
     @property
-    def subpartitions(self) -> int:
-        """Of every partition."""
-        return len(self.consumers) * self.channels
+    def relayed(self) -> bool:
+        """Whether there are two exchanges, one behind the other."""
+        return any(one.fed_by is not None for one in self.producers)
+
+    def producers_of(self, consumer: int) -> list[int]:
+        """Whom a consumer reads: everybody in its exchange."""
+        behind = self.relayed and consumer >= self._relays
+        return [number for number, one in enumerate(self.producers) if (one.fed_by is not None) is behind]
+
+    def consumers_of(self, producer: int) -> range:
+        """Who reads a producer."""
+        if not self.relayed:
+            return range(len(self.consumers))
+        behind = self.producers[producer].fed_by is not None
+        return range(self._relays, len(self.consumers)) if behind else range(self._relays)
+
+    def subpartitions(self, producer: int) -> int:
+        """Of a producer's partition."""
+        return len(self.consumers_of(producer)) * self.channels
+
+    @property
+    def _relays(self) -> int:
+        return sum(one.fed_by is not None for one in self.producers)
 
     @property
     def credited(self) -> bool:
@@ -122,12 +145,16 @@ class Plan:
 
     def segments(self, worker: int) -> int:
         """How many segments a worker has."""
-        remote = sum(one.worker != worker for one in self.producers) * self.channels
-        partitions = sum(one.worker == worker for one in self.producers)
-        gates = sum(one == worker for one in self.consumers)
-        required = partitions * self.limits.partition_pool(self.subpartitions, bounded=True).required
-        required += gates * (self.limits.exclusive(remote) + self.limits.gate_pool(remote).required)
-        return max(1, required + self.spare_segments)
+        limits, required = self.limits, self.spare_segments
+        for number, producer in enumerate(self.producers):
+            if producer.worker == worker:
+                required += limits.partition_pool(self.subpartitions(number), bounded=True).required
+        for number, place in enumerate(self.consumers):
+            if place == worker:
+                sources = [self.producers[one].worker for one in self.producers_of(number)]
+                remote = sum(source != worker for source in sources) * self.channels
+                required += limits.exclusive(remote) + limits.gate_pool(remote).required
+        return max(1, required)
 
 
 def _duration(milliseconds: int) -> Duration:
@@ -155,14 +182,26 @@ def draw_plan(chance: random.Random) -> Plan:
         credit_based=chance.random() < 0.8,
     )
     max_record = 16 * max(64, 6 * segment_size)  # 16: a batch of them must not be over the limit
-    share = max(1, _TYPICAL_BUFFERS // (producers * len(consumers) * channels))
+    relayed = chance.random() < 0.15
+    sinks = tuple(chance.randrange(workers) for _ in range(chance.randint(1, 2))) if relayed else ()
+    share = max(1, _TYPICAL_BUFFERS // ((producers + 2 * len(sinks)) * len(consumers) * channels))
     skewed = chance.random() < 0.25
     first_backoff_ms = chance.choice((1, 10, 100))
     drawn = tuple(
         _draw_producer(chance, workers, len(consumers) * channels, share, segment_size, skewed=skewed)
         for _ in range(producers)
     )
-    total_bytes = sum(length + 5 for one in drawn for lengths in one.lengths for length in lengths)
+    drawn += tuple(
+        replace(
+            _draw_producer(chance, workers, len(sinks) * channels, share, segment_size, skewed=skewed),
+            worker=worker,
+            through_writer=False,
+            fed_by=number,
+        )
+        for number, worker in enumerate(consumers if relayed else ())
+    )
+    sizes = [length + 5 for one in drawn for lengths in one.lengths for length in lengths]
+    total_bytes = sum(sizes) + _FRAME_BYTES * (sum(sizes) // segment_size + len(sizes))
     weather = _draw_weather(chance, segment_size, total_bytes)
     return Plan(
         workers=workers,
@@ -171,9 +210,9 @@ def draw_plan(chance: random.Random) -> Plan:
         limits=limits,
         checksum=chance.random() < 0.3,
         producers=drawn,
-        consumers=consumers,
+        consumers=consumers + sinks,
         channels=channels,
-        union=chance.random() < 0.2,
+        union=chance.random() < 0.35,
         events=chance.choice((0.0, 0.05, 0.3)),
         flushes=chance.choice((0.0, 0.1, 0.5)),
         task_events=chance.choice((0.0, 0.0, 0.2)),
@@ -229,7 +268,7 @@ def _draw_weather(chance: random.Random, segment_size: int, total_bytes: int) ->
         loop_delay_ns=chance.choice((0, 5_000, 500_000)),
         capacity_bytes=max(capacity_bytes, total_bytes // _MOST_WRITES),  # or it would take for ever
         cut=chance.choice((Cut.WHOLE, Cut.WHOLE, Cut.RANDOM, Cut.TINY, Cut.BYTES)),
-        short_writes=chance.choice((0.0, 0.0, 0.2, 0.8)),
+        short_writes=chance.choice((0.0, 0.0, 0.2, 0.8)) if capacity_bytes > _TINY else chance.choice((0.0, 0.2)),
     )
 
 

@@ -1,8 +1,7 @@
-"""Producing tasks of a simulation: record by record into buffers, or in batches through a `RecordWriter`.
+"""Producing tasks of a simulation: what they share, and the kind that writes record by record into buffers.
 
-See `workload` for what tasks are. `DirectProducer` does what a writer does, with every decision in the open, so that it
-can stop wherever there is no buffer; `WriterProducer` drives the production `RecordWriter` by its flusher's `tick`, the
-one way to write that never waits.
+See `workload` for what tasks are, and `writers` for the other kind. `DirectProducer` does what a writer does, with
+every decision in the open, so that it can stop wherever there is no buffer.
 """
 
 from __future__ import annotations
@@ -10,28 +9,25 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
-from headgate.buffer import UNCHANNELLED, Answer
+from headgate.buffer import UNCHANNELLED
 from headgate.buffer.listener import Claim
-from headgate.errors import HeadgateError, InvariantViolated, RecordTooLarge
-from headgate.output import Custom, RecordWriter
+from headgate.errors import InvariantViolated, RecordTooLarge
 from headgate.record import BytesSerializer, Record, UserEvent
 from headgate.record.element import encode_element
 from headgate.record.spanning import SpanningWriter, Written
-from headgate.sync import together
 from headgate.testing.waiting import SimWaiter
 from headgate.testing.workload import Task, content
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headgate.buffer import Buffer, Segment
+    from headgate.buffer import Buffer
     from headgate.output import ResultPartition
     from headgate.record import Event
-    from headgate.sync import Wake
     from headgate.testing.plan import Plan
     from headgate.testing.worker import SimWorker
 
-__all__ = ["DirectProducer", "ProducerTask", "WriterProducer", "producer_task"]
+__all__ = ["DirectProducer", "ProducerTask"]
 
 _SERIALIZER = BytesSerializer()
 
@@ -39,8 +35,10 @@ _SERIALIZER = BytesSerializer()
 class ProducerTask(Task):
     """Writes the records of its plan, in the order of each subpartition, with events and flushes in between.
 
-    >>> issubclass(DirectProducer, ProducerTask), issubclass(WriterProducer, ProducerTask)
-    (True, True)
+    >>> from headgate.testing import Simulation
+    >>> simulation = Simulation(seed=3, faults=[]); simulation.run()
+    >>> all(sum(task.written) == task.mine.records for task in simulation.job.producers.values())
+    True
     """
 
     def __init__(self, number: int, worker: SimWorker, plan: Plan, progress: Callable[[], object]) -> None:
@@ -48,16 +46,41 @@ class ProducerTask(Task):
         self.number = number
         self.plan = plan
         self.mine = plan.producers[number]
-        self.partition: ResultPartition = worker.partition(number, plan.subpartitions)
+        self.partition: ResultPartition = worker.partition(number, plan.subpartitions(number))
         self.written = [0] * len(self.mine.lengths)
-        self.too_large = 0
-        """How many records over the limit to try to write."""
+        self.too_large = 0  # records over the limit to try to write
         self._lanes = [0] if self.mine.broadcast else list(range(len(self.mine.lengths)))
         self._left = [lane for lane in self._lanes if self.mine.lengths[lane]]
         self._marks = 0
-        self._acks = [0] * plan.subpartitions
+        self._acks = [0] * plan.subpartitions(number)
+        self._may_write = None if self.mine.fed_by is None else 0  # None: as many as there are
+        self.fed = _nobody
+        """Called when there is nothing left to pass on: the reading half may go on."""
         self._ticking = False  # the flusher will come
         worker.registry.subscribe(self.partition.id, "ack", self._on_ack)
+
+    # The reading half, if there is one.
+
+    @property
+    def busy(self) -> bool:
+        """Whether it still has something to pass on."""
+        return not self.done and bool(self._may_write)
+
+    def feed(self, records: int | None) -> None:
+        """So many more records may be written."""
+        self._may_write = None if records is None or self._may_write is None else self._may_write + records
+        if not self.done and self._scheduled is None and not self.waits_for.startswith("a buffer"):
+            self.wake()
+
+    def _hungry(self) -> bool:
+        """Whether there is nothing to pass on; then the reading half goes on."""
+        if self._may_write == 0:
+            self.waits_for = "its input"
+            self.fed()
+            return True
+        if self._may_write is not None:
+            self._may_write -= 1
+        return False
 
     # Between the records.
 
@@ -108,29 +131,27 @@ class ProducerTask(Task):
 
     def _tick(self) -> None:
         self._ticking = False
-        self._tick_once()
+        if not self.done:
+            self.flush_now()
 
     def nudge(self) -> None:
         """Let the flusher come now."""
         if not self.done:
-            self.worker.simulator.after(0, self._tick_once, self.worker.actor, f"{self.name} last flush")
-
-    def _tick_once(self) -> None:
-        if not self.done:
-            self.flush_now()
+            self.worker.simulator.after(0, self._tick, self.worker.actor, f"{self.name} last flush")
 
     @abstractmethod
     def flush_now(self) -> None:
         """Let readers have what is written: the flusher's turn."""
 
     def clean_up(self) -> None:
-        """A producer has no files."""
+        """No files."""
 
     def let_go(self) -> None:
         """End what is half written; if it failed, its readers learn why."""
         self._end_buffers()
         if self.error is not None:
             self.worker.registry.release(self.partition.id, self.error)
+        self.fed()
 
     @abstractmethod
     def _end_buffers(self) -> None: ...
@@ -150,7 +171,7 @@ class _Lane:
 class DirectProducer(ProducerTask):
     """Copies record by record into buffers of the partition.
 
-    >>> DirectProducer.__mro__[1] is ProducerTask
+    >>> issubclass(DirectProducer, ProducerTask)
     True
     """
 
@@ -179,6 +200,8 @@ class DirectProducer(ProducerTask):
     def _begin(self) -> bool:
         """Take up the next record; False at the end."""
         chance, plan = self._chance, self.plan
+        if self._hungry():
+            return False
         if plan.events and chance.random() < plan.events:
             self._end_buffers()
             self.partition.add_event(self._mark())
@@ -246,103 +269,5 @@ class DirectProducer(ProducerTask):
         super().let_go()
 
 
-class WriterProducer(ProducerTask):
-    """Writes through a `RecordWriter`.
-
-    >>> WriterProducer.__mro__[1] is ProducerTask
-    True
-    """
-
-    def __init__(self, number: int, worker: SimWorker, plan: Plan, progress: Callable[[], object]) -> None:
-        super().__init__(number, worker, plan, progress)
-        self._chosen = 0
-        selector: Custom[bytes] = Custom(lambda _value, _channels: self._chosen, name="chosen")
-        self.writer: RecordWriter[bytes] = worker.writer(self.partition, selector, _SERIALIZER)
-        self._notices: dict[int, _Notice] = {}
-
-    def step(self) -> None:
-        """Emit a few records as long as none would have to wait, then let them be written."""
-        chance, writer, plan = self._chance, self.writer, self.plan
-        for _ in range(chance.choice((1, 3, 8))):
-            drained = self._drained()
-            if not drained and (not self._left or any(lane.spanning.unfinished for lane in writer._lanes)):
-                break
-            if drained and plan.events and chance.random() < plan.events:
-                writer.emit_event(self._mark())
-            found = self._next_record()
-            if found is None:
-                writer.finish()
-                self.finish()
-                return
-            self._chosen, value = found
-            # One short of a batch: a full one would be written at once, and might wait.
-            writer._full = len(writer._lanes[self._chosen].values) + 2
-            writer.emit(value)
-            self._wrote()
-        writer.tick()
-        if isinstance(error := writer._error, HeadgateError):
-            raise error
-        if self._drained():
-            self._think()
-        else:
-            self._listen()
-
-    def flush_now(self) -> None:
-        """The flusher's turn; what it could not write goes first the next time."""
-        self.writer.tick()
-        if self._notices:
-            self.wake()  # what it waits to write may be written now
-
-    def _drained(self) -> bool:
-        return not any(lane.values or lane.spanning.unfinished for lane in self.writer._lanes)
-
-    def _listen(self) -> None:
-        """Be called again when the pool has something for the lane that waits."""
-        channel = next(one.channel for one in self.writer._lanes if one.values or one.spanning.unfinished)
-        pool, wake = self.partition.pool, None
-        with self.partition.lock:
-            segment = pool.try_request_locked(channel)
-            if segment is not None:  # one has come back meanwhile
-                wake = together(pool.recycle_locked(segment, channel), self.wake)
-            elif channel not in self._notices:
-                self._notices[channel] = notice = _Notice(self, channel)
-                pool.listen_locked(notice, channel)
-        if wake is not None:
-            wake()
-            return
-        self.waits_for = f"a buffer for subpartition {channel} of partition {self.partition.id}"
-
-    def forget(self, channel: int) -> None:
-        """A notice was given."""
-        self._notices.pop(channel, None)
-
-    def _end_buffers(self) -> None:
-        self.writer.close()
-
-
-class _Notice:
-    """A `BufferListener` that takes nothing: the writer asks the pool again by itself."""
-
-    __slots__ = ("_channel", "_task")
-
-    def __init__(self, task: WriterProducer, channel: int) -> None:
-        self._task = task
-        self._channel = channel
-
-    def offer_locked(self, segment: Segment) -> tuple[Answer, Wake]:  # noqa: ARG002 - a BufferListener
-        self._task.forget(self._channel)
-        return Answer.NOT_USED, self._task.wake
-
-    def cancel_locked(self) -> Wake:
-        self._task.forget(self._channel)
-        return self._task.wake
-
-
-def producer_task(number: int, worker: SimWorker, plan: Plan, progress: Callable[[], object]) -> ProducerTask:
-    """The kind of producer that the plan says.
-
-    >>> producer_task.__annotations__["return"]
-    'ProducerTask'
-    """
-    kind = WriterProducer if plan.producers[number].through_writer else DirectProducer
-    return kind(number, worker, plan, progress)
+def _nobody() -> None:
+    """Nobody waits."""

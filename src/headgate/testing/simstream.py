@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cut", "SimStream", "Tap", "Weather"]
 
-_SMALL_CUTS: Final = 150  # so many small deliveries per stream; then larger ones, or large buffers would take for ever
+_SMALL_CUTS: Final = 100  # so many small deliveries per stream; then larger ones, or large buffers would take for ever
 
 
 class Cut(Enum):
@@ -68,7 +68,20 @@ class Tap(Protocol):
 
 
 class SimStream:
-    """One end of a connection in a `SimNet`."""
+    """One end of a connection in a `SimNet`.
+
+    >>> from headgate.testing import Actor, SimNet, SimTransport, Simulator
+    >>> net = SimNet(Simulator(seed=1), Weather())
+    >>> here, there = (SimTransport(net, f"127.0.0.{n}", Actor(f"worker {n}")) for n in (1, 2))
+    >>> class Echo:
+    ...     def received(self, data): print(bytes(data))
+    ...     def lost(self, error): print("lost", error)
+    >>> listener = there.listen("127.0.0.2", 7077, accepted=lambda stream: stream.start(Echo()))
+    >>> _ = here.connect(listener.address, 10**9, connected=lambda stream: (stream.write([b"hello"]), stream.close()))
+    >>> net.simulator.run()
+    b'hello'
+    lost None
+    """
 
     def __init__(self, net: SimNet, actor: Actor, here: Address, there: Address) -> None:
         self.net = net

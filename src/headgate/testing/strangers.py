@@ -26,8 +26,9 @@ _NO_PRODUCER = 9_999
 class Stranger:
     """A worker that does not belong: of an earlier attempt, or the same worker once more.
 
-    >>> Stranger.__init__.__annotations__["attempt"]
-    'int'
+    >>> from headgate.testing import Fault, Simulation
+    >>> simulation = Simulation(seed=3, faults=[Fault("stale attempt", at_step=5, first=0, second=1)])
+    >>> simulation.run(); simulation.strangers[0].check()
     """
 
     def __init__(self, number: int, attempt: int, target: SimWorker, net: SimNet, plan: Plan) -> None:
@@ -51,8 +52,9 @@ class Stranger:
 class Knocker:
     """Somebody who connects, says something, and listens to the answer.
 
-    >>> Knocker.__init__.__annotations__["data"]
-    'bytes'
+    >>> from headgate.testing import Fault, Simulation
+    >>> simulation = Simulation(seed=3, faults=[Fault("garbage", at_step=5, first=0, second=1)])
+    >>> simulation.run(); simulation.strangers[0].check()
     """
 
     def __init__(self, target: SimWorker, net: SimNet, data: bytes) -> None:

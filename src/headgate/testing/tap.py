@@ -48,7 +48,14 @@ class _Channel:
 
 
 class Direction:
-    """What one end of a connection sends. Made by `Conversation`."""
+    """What one end of a connection sends. Made by `Conversation`.
+
+    >>> from headgate.testing import Simulation
+    >>> simulation = Simulation(seed=3, faults=[]); simulation.run()
+    >>> client, server = simulation.conversations[0].directions
+    >>> bool(client.hello), client.opposite is server
+    (True, True)
+    """
 
     def __init__(self, stream: SimStream, supplies: Supplies) -> None:
         self.opposite: Direction = self
@@ -198,8 +205,11 @@ class Direction:
 class Conversation:
     """Both directions of one connection, `ours` being the client.
 
-    >>> Conversation.__init__.__annotations__["ours"]
-    'SimStream'
+    >>> from headgate.testing import Simulation
+    >>> simulation = Simulation(seed=3, faults=[]); simulation.run()
+    >>> talk = simulation.conversations[0]
+    >>> [stream.over for stream in talk.streams]
+    [True, True]
     """
 
     def __init__(self, ours: SimStream, theirs: SimStream, supplies: Supplies) -> None:

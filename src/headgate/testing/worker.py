@@ -54,7 +54,14 @@ def host_of(worker: int) -> str:
 
 
 class WatchedSupply:
-    """A subpartition that remembers, for each poll over the network, what it gave and how long its queue was then."""
+    """A subpartition that remembers, for each poll over the network, what it gave and how long its queue was then.
+
+    >>> from headgate.output.pipelined import PipelinedSubpartition
+    >>> from headgate.testing.waiting import SimLock
+    >>> supply = WatchedSupply(PipelinedSubpartition(SubpartitionIndex(0), SimLock(), "partition etl#1/v0.0[0]"))
+    >>> supply.poll_locked(), supply.polled
+    ((None, None), [])
+    """
 
     __slots__ = ("_subpartition", "polled", "seen_backlogs")
 
@@ -87,7 +94,11 @@ class WatchedSupply:
 
 
 class WatchedRegistry(PartitionRegistry):
-    """A registry whose subpartitions are watched when they are read over the network."""
+    """A registry whose subpartitions are watched when they are read over the network.
+
+    >>> WatchedRegistry(SimSync()).watched
+    {}
+    """
 
     def __init__(self, sync: SimSync) -> None:
         super().__init__(sync.lock)
@@ -105,7 +116,13 @@ class WatchedRegistry(PartitionRegistry):
 
 
 class Ended:
-    """How a connection ended, and what it was."""
+    """How a connection ended, and what it was.
+
+    >>> from headgate.testing import Simulation
+    >>> simulation = Simulation(seed=3, faults=[]); simulation.run()
+    >>> {ended.error for worker in simulation.job.workers for ended in worker.network.history if ended.proved}
+    {None}
+    """
 
     __slots__ = ("connection", "error", "proved")
 
@@ -137,7 +154,13 @@ class _WatchedOwner:
 
 
 class WatchedNetwork(Network):
-    """A network that remembers how its connections ended."""
+    """A network that remembers how its connections ended.
+
+    >>> from headgate.testing import Simulation
+    >>> simulation = Simulation(seed=3, faults=[]); simulation.run()
+    >>> any(worker.network.history for worker in simulation.job.workers)
+    True
+    """
 
     history: list[Ended]
     on_proved: Callable[[Connection], object]

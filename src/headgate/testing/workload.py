@@ -10,7 +10,7 @@ Invariant: a task that is not done is scheduled, or waits for something that wil
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headgate.errors import Cancelled, HeadgateError, InvariantViolated
 from headgate.input import RemoteChannel, RemoteState
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headgate.testing.simulator import Scheduled, Simulator
     from headgate.testing.worker import SimWorker
 
-__all__ = ["ConsumerTask", "Task", "content"]
+__all__ = ["ConsumerTask", "Fed", "Task", "content"]
 
 _MARK = "mark"
 _ACK = "ack"
@@ -138,10 +138,27 @@ class Task(ABC):
         self.progress()
 
 
+class Fed(Protocol):
+    """The writing half of a task that reads, too."""
+
+    name: str
+
+    @property
+    def busy(self) -> bool:
+        """Whether it still has something to write."""
+        ...
+
+    def feed(self, records: int | None) -> None:
+        """So many more records may be written; None: as many as there are."""
+        ...
+
+
 class ConsumerTask(Task):
     """Reads one gate through a `RecordReader` and checks every record against what its producer was to write.
 
-    >>> ConsumerTask.__mro__[1] is Task
+    >>> from headgate.testing import Simulation
+    >>> simulation = Simulation(seed=3, faults=[]); simulation.run()
+    >>> all(sum(task.read) == task.records for task in simulation.job.consumers)
     True
     """
 
@@ -149,7 +166,8 @@ class ConsumerTask(Task):
         super().__init__(f"consumer {number}", worker, progress)
         self.number = number
         self.plan = plan
-        channels = len(plan.producers) * plan.channels
+        self._producers = plan.producers_of(number)
+        channels = len(self._producers) * plan.channels
         counts = [channels // 2, channels - channels // 2] if plan.union and channels > 1 else [channels]
         self.gates = [worker.gate(f"consumer-{number}.{index}", count) for index, count in enumerate(counts)]
         self.gate: Gate = worker.union(f"consumer-{number}", self.gates) if len(counts) > 1 else self.gates[0]
@@ -161,13 +179,17 @@ class ConsumerTask(Task):
         self.sources: dict[int, Source] = {}
         self.asked: set[int] = set()
         """Remote channels whose producer had been asked when the task ended: it must learn of that."""
+        self.feeds: Fed | None = None
+        """Who passes on what it reads, as part of the same task: it reads nothing while that one is busy."""
         self._acks = [0] * channels
         self._asleep: SimWaiter | None = None
 
     def route(self, channel: int) -> tuple[int, int]:
         """The producer and the subpartition that a channel reads."""
-        producer, offset = divmod(channel, self.plan.channels)
-        return producer, self.number * self.plan.channels + offset
+        index, offset = divmod(channel, self.plan.channels)
+        producer = self._producers[index]
+        reader = self.plan.consumers_of(producer).index(self.number)
+        return producer, reader * self.plan.channels + offset
 
     def inner(self, channel: int) -> tuple[InputGate, int]:
         """The gate that a channel belongs to, and its number there."""
@@ -177,13 +199,18 @@ class ConsumerTask(Task):
     def step(self) -> None:
         """Read a few elements."""
         self._wake_up()
-        reader = self.reader
+        reader, feeds = self.reader, self.feeds
         for _ in range(self._chance.choice((1, 2, 8))):
+            if feeds is not None and feeds.busy:
+                self.waits_for = feeds.name
+                return
             element = reader.poll()
             if element is None:
                 if reader.finished:
                     self._check_all_read()
                     self.finish()
+                    if feeds is not None:
+                        feeds.feed(None)
                 else:
                     self._sleep()
                 return
@@ -275,6 +302,8 @@ class ConsumerTask(Task):
             )
         self.read[channel] = number + 1
         self.records += 1
+        if self.feeds is not None:
+            self.feeds.feed(1)
 
     def _check_event(self, channel: int, payload: bytes) -> None:
         """A mark says its number, and how many records stand before it in each subpartition."""
