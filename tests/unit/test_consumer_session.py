@@ -75,6 +75,8 @@ def test_a_receiver_is_never_used_again(session):
         assert one.receiver == number
         session.on_data(data(0, receiver=number, **THE_END))
         session.cancel(one)
+        assert not session.idle, "the peer has not been told"
+        said(session)
         assert session.idle
 
 

@@ -77,6 +77,7 @@ class RemoteStatistics:
 
 _RECEIVING = RemoteState.RECEIVING
 _DATA = Kind.DATA
+_ENOUGH_CREDIT: Final = 8  # of one channel, so that waiting for more does not pay
 _MAX_EVENT_BYTES: Final = 1024 * 1024
 _EVENT_OVERHEAD_BYTES: Final = 256
 
@@ -371,12 +372,12 @@ class RemoteChannel:
             self._pool.listen_locked(self)
 
     def _due_locked(self, *, urgent: bool = True) -> Wake:
-        if self.due and not urgent:
+        if self.due and not urgent and self.unannounced < _ENOUGH_CREDIT:
             return None
         self.due = True
         # Where a reader sleeps, nobody comes by who would hurry what waits: another thread gave a buffer back.
         asleep = self._listener is not None and self._listener.asleep
-        return self.outlet.due_locked(self, urgent=urgent or asleep)
+        return self.outlet.due_locked(self, urgent=urgent or asleep or self.unannounced >= _ENOUGH_CREDIT)
 
     def _give_back_locked(self) -> Wake:
         own, floating = list(self._own), list(self._floating)

@@ -165,8 +165,8 @@ class Connection:
         self._unread = self.pump.receive(data, self._on_frame)
         if self._unread is not None:
             self._stream.pause_reading()
-        if self._owner.due(self):
-            self.flush()  # what has arrived makes for more credit
+        if self._owner.due(self) or self.pump.consumer.has_work:
+            self.flush()  # what has arrived makes for more credit, and errors are answered
         elif self.pump.idle:
             self._close_if_unused()
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from headgate.net.loop import EpollLoop
@@ -48,7 +47,7 @@ class SharedLoop(EpollLoop):
         self._driver = 0  # the thread that holds it
         self._rest_lock = threading.Lock()  # taken while the network thread rests; released to call it
         self._rest_lock.acquire()
-        self._asleep: deque[None] = deque()  # one entry per task that sleeps without driving
+        self._asleep: dict[Sleeper, None] = {}  # tasks that sleep without driving
         self._interrupted = False  # by Ctrl-C, in a turn of the main thread
         self._helped = False  # a task has driven since the network thread last looked
         self._sleeper: Sleeper | None = None  # the task that drives
@@ -82,18 +81,18 @@ class SharedLoop(EpollLoop):
     def sleep(self, sleeper: Sleeper, timeout_s: float | None) -> bool:
         """Drive until the sleeper is woken (True) or its time is over; asleep while another thread drives."""
         deadline_ns = None if timeout_s is None else self.now_ns() + int(timeout_s * 1e9)
-        self._asleep.append(None)  # before the look at the lock: who drives now looks here when it leaves
+        self._asleep[sleeper] = None  # before the look at the lock: who drives now looks here when it leaves
         if self._thread.started and self._take_turn():
-            self._asleep.pop()
+            del self._asleep[sleeper]
             self._drive(sleeper, deadline_ns)
             if sleeper.woken:
                 return sleeper.sleep(0)
-            self._asleep.append(None)
+            self._asleep[sleeper] = None
         try:
             left_s = None if deadline_ns is None else (deadline_ns - self.now_ns()) / 1e9
             return sleeper.sleep(left_s)
         finally:
-            self._asleep.pop()
+            del self._asleep[sleeper]
 
     def _drive(self, sleeper: Sleeper, deadline_ns: int | None) -> None:
         self._sleeper, self._deadline_ns = sleeper, deadline_ns
@@ -113,7 +112,7 @@ class SharedLoop(EpollLoop):
             # Who asked between the two found the lock taken and relies on this look.
             if not self._soon or not self._take_turn():
                 break
-        if self._asleep or self._stopping:
+        if self._stopping or self._is_needed():
             self._call_network_thread()
         if self._interrupted and _on_main_thread():
             self._interrupted = False
@@ -128,6 +127,10 @@ class SharedLoop(EpollLoop):
     def _end_turn(self) -> None:
         self._driver = 0
         self._turn_lock.release()
+
+    def _is_needed(self) -> bool:
+        """Whether a task sleeps that relies on somebody driving; one that was woken will be back to drive itself."""
+        return any(not sleeper.woken for sleeper in list(self._asleep))
 
     def _run_soon(self) -> None:
         soon = self._soon
@@ -153,7 +156,7 @@ class SharedLoop(EpollLoop):
                     self._turn()
                 finally:
                     self._end_turn()
-                if self._soon or self._asleep:
+                if self._soon or self._is_needed():
                     continue
             self._rest()
         self._turn_lock.acquire()  # for good: nobody drives any more

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headgate.testing.workload import Task
     from headgate.wire import ConsumerStream
 
-__all__ = ["check_at_rest", "check_credit", "check_worker", "wait_for_graph"]
+__all__ = ["check_at_rest", "check_closed", "check_credit", "check_worker", "wait_for_graph"]
 
 _DATA = Kind.DATA
 _CEILING_SEGMENTS: Final = 3  # that wait to be written: up to the high mark, and the one that goes past it
@@ -186,6 +186,18 @@ def check_credit(ours: Connection, theirs: Connection) -> None:
             )
 
 
+def check_closed(worker: SimWorker) -> None:
+    """Whether every connection has ended.
+
+    >>> from headgate.testing import Simulation
+    >>> simulation = Simulation(seed=3, faults=[]); simulation.run()
+    >>> check_closed(simulation.job.workers[0])
+    """
+    if worker.network.connections:
+        left = [f"{one.peer} ({one.state.name})" for one in worker.network.connections]
+        raise InvariantViolated(f"{worker.actor.name}: connections are left: {', '.join(left)}")
+
+
 def check_at_rest(worker: SimWorker) -> None:
     """When all is over: every segment is back, nobody is remembered.
 
@@ -201,9 +213,7 @@ def check_at_rest(worker: SimWorker) -> None:
             f"{worker.actor.name}: {len(memory.free)} of {memory.total} segments are back, {memory._exclusive} are "
             f"exclusive; pools: {', '.join(holders) or 'none'}"
         )
-    if worker.network.connections:
-        left = [f"{one.peer} ({one.state.name})" for one in worker.network.connections]
-        raise InvariantViolated(f"{worker.actor.name}: connections are left: {', '.join(left)}")
+    check_closed(worker)
     for peer in worker.network.peers:
         if peer._channels or peer._due:
             raise InvariantViolated(f"{worker.actor.name}: {peer} remembers {len(peer._channels)} channels")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from headgate.errors import Cancelled, HeadgateError, InvariantViolated
 from headgate.net.connection import Connection
 from headgate.testing.faults import AT_THE_START, Fault, draw_faults
-from headgate.testing.invariants import check_at_rest, check_credit, check_worker, wait_for_graph
+from headgate.testing.invariants import check_at_rest, check_closed, check_credit, check_worker, wait_for_graph
 from headgate.testing.job import Job
 from headgate.testing.plan import Plan, draw_plan
 from headgate.testing.simnet import SimNet
@@ -249,7 +249,10 @@ class Simulation:
         for job in self.jobs:
             job.check_ends(others=bool(self.strangers) or len(self.jobs) > 1)
         workers = [worker for job in self.jobs for worker in job.workers if not worker.crashed]
-        if all(job.blameless for job in self.jobs) and not self.strangers:
+        if not self.strangers and not any(job.pairs for job in self.jobs):
+            for worker in workers:  # nobody broke a connection: they end by themselves
+                check_closed(worker)
+        if not self.strangers and all(job.blameless for job in self.jobs):
             for worker in workers:
                 check_at_rest(worker)
         workers += [stranger.worker for stranger in self.strangers if isinstance(stranger, Stranger)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from headgate.errors import HeadgateError, InvariantViolated
 from headgate.ids import AttemptId
-from headgate.wire import AddCredit, AnnounceBacklog, CancelRequest, Data, RequestPartition
+from headgate.wire import AddCredit, AnnounceBacklog, CancelRequest, Close, Data, RequestPartition
 from headgate.wire.codec import PREFIX, data_head_bytes, decode_data, decode_frame, encode_frame
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class Direction:
         self._supplies = supplies
         self._pending = bytearray()  # of a frame that is not complete
         self._last_data: bytes | None = None
+        self._closed = False  # it asks for nothing more
 
     def sends(self, data: bytes) -> bytes:
         """See `Tap`."""
@@ -141,7 +142,11 @@ class Direction:
             raise
         except HeadgateError as error:
             raise InvariantViolated(f"{self}: sent what is not a frame: {error}") from error
+        if self._closed and isinstance(decoded, RequestPartition | AddCredit | CancelRequest):
+            raise InvariantViolated(f"{self}: {type(decoded).__name__} after it has said Close")
         match decoded:
+            case Close():
+                self._closed = True
             case RequestPartition(receiver):
                 if receiver in self.channels:
                     raise InvariantViolated(f"{self}: receiver {receiver} is used twice")

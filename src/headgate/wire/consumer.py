@@ -81,8 +81,13 @@ number 1, received 7
 
     @property
     def idle(self) -> bool:
-        """Whether no channel is left."""
-        return not self.streams
+        """Whether no channel is left, and nothing is owed to the peer."""
+        return not self.streams and not self._to_send
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is something to send."""
+        return bool(self._to_send)
 
     def data_to_send(self) -> list[bytes]:
         """What to send now, in order; each byte is returned once."""

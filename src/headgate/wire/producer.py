@@ -43,7 +43,7 @@ __all__ = ["Outgoing", "ProducerSession", "ProducerStream", "Supply", "error_fra
 _DATA = Kind.DATA
 _SENDING = ProducerState.SENDING
 _SEQUENCE_MASK: Final = 0xFFFF_FFFF
-_ENOUGH_TURNS: Final = 4  # streams with something to send, so that waiting for more does not pay
+_ENOUGH_TURNS: Final = 8  # streams with something to send, so that waiting for more does not pay
 _MAX_FRUITLESS: Final = 100_000  # requests of one connection that ended before anything was sent
 
 Outgoing = tuple[bytes | memoryview, "BufferSlice | None"]
