@@ -134,7 +134,8 @@ def _churn(fault: Fault, simulation: Simulation) -> None:
 
     def come() -> None:
         try:
-            pool = worker.pool("churn", required=chance.randint(0, 2), maximum=chance.choice((2, None)))
+            required = 0 if simulation.job.late_ns else chance.randint(0, 2)  # who is late still needs its own
+            pool = worker.pool("churn", required=required, maximum=chance.choice((2, None)))
         except InsufficientBuffers:
             return
         taken: list[Segment] = []

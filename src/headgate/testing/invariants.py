@@ -68,7 +68,7 @@ def _check_memory(worker: SimWorker) -> None:
         sizes += pool.size
         maxima += pool.maximum
         promised += max(0, pool.required - pool.held)
-    if promised > free and not worker.resized and not any(pool.destroyed and pool.held for pool in worker.pools):
+    if promised > free and not memory.squeezed and not any(pool.destroyed and pool.held for pool in worker.pools):
         raise InvariantViolated(
             f"{worker.actor.name}: pools are sure of {promised} segments more than they hold, but {free} are free"
         )

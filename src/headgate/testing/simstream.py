@@ -185,8 +185,11 @@ class SimStream:
 
     def reset(self) -> None:
         """The connection breaks, as seen from here; what has not been received is gone."""
-        if self.net.stalled_until_ns(self.there.host, self.here.host) > self._simulator.now_ns:
-            return  # nobody learns of anything through a wire that carries nothing
+        until_ns = self.net.stalled_until_ns(self.there.host, self.here.host)
+        if until_ns > self._simulator.now_ns:  # nobody learns of anything through a wire that carries nothing
+            if until_ns < NEVER_NS:
+                self._simulator.at(until_ns, self.reset, self.actor, "reset")
+            return
         self.end(TransportError("the connection broke: reset by the peer", peer=self.peer))
 
     def break_off(self) -> None:

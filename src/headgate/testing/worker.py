@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from headgate.testing.simulator import Simulator
     from headgate.wire.handshake import Handshake
 
-__all__ = ["Ended", "SimWorker", "WatchedNetwork", "WatchedRegistry", "WatchedSupply", "host_of"]
+__all__ = ["Ended", "SimWorker", "WatchedMemory", "WatchedNetwork", "WatchedRegistry", "WatchedSupply", "host_of"]
 
 JOB = JobId("sim")
 
@@ -113,6 +113,22 @@ class WatchedRegistry(PartitionRegistry):
             return subpartition, wake
         supply = self.watched[partition_id, index] = WatchedSupply(subpartition)
         return supply, wake  # type: ignore[return-value] # it is all that a session asks for
+
+
+class WatchedMemory(NetworkPool):
+    """Network memory that knows whether its pools were ever made smaller than what they had in use.
+
+    >>> WatchedMemory(Arena(segment_size=64, count=10), SimSync()).squeezed
+    False
+    """
+
+    squeezed = False
+    """Then others may have to wait for what they are sure of."""
+
+    def _share_out_locked(self) -> Wake:
+        wake = super()._share_out_locked()
+        self.squeezed = self.squeezed or any(pool.held > pool.size for pool in self._pools)
+        return wake
 
 
 class Ended:
@@ -201,11 +217,9 @@ class SimWorker:
         self.crashed = False
         self.sync = SimSync()
         count = segments if segments is not None else plan.segments(number)
-        self.memory = NetworkPool(Arena(plan.segment_size, count), self.sync)
+        self.memory = WatchedMemory(Arena(plan.segment_size, count), self.sync)
         self.pools: list[LocalPool] = []
         """Every pool that was ever made."""
-        self.resized = False
-        """Whether a pool came when others had taken segments: it may have to wait for what it is sure of."""
         self.registry = WatchedRegistry(self.sync)
         self.partitions: list[ResultPartition] = []
         self.gates: list[InputGate] = []
@@ -237,7 +251,6 @@ class SimWorker:
     def pool(self, name: str, required: int, maximum: int | None, channels: int = 0) -> LocalPool:
         """A pool that the invariants look at."""
         limits = self.plan.limits
-        self.resized = self.resized or any(one.held for one in self.pools)
         pool = self.memory.create_pool(
             name,
             required=required,
