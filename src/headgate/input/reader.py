@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headgate.buffer import BufferSlice
-    from headgate.input.gate import Gate
+    from headgate.input.waiting import Gate
     from headgate.record.serializer import Serializer
 
 __all__ = ["ReaderStatistics", "RecordReader"]

@@ -9,7 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from headgate.errors import HeadgateError
-from headgate.input.gate import Gate
+from headgate.input.waiting import Gate
 from headgate.sync import together
 
 if TYPE_CHECKING:

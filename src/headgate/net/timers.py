@@ -91,7 +91,7 @@ class Timers:
         return heap[0][0] if heap else None
 
     def take_due(self, now_ns: int) -> list[ScheduledCall]:
-        """All that is due, in order, out of the heap; run them. What they add for now waits for the next time."""
+        """All that is due, in order, out of the heap; run them. What they add waits for the next time."""
         due: list[ScheduledCall] = []
         while (at := self.next_ns()) is not None and at <= now_ns:
             due.append(heapq.heappop(self._heap)[2])
