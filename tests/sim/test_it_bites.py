@@ -227,13 +227,8 @@ def a_gate_does_not_wake_its_reader():
 
 
 @bug(within=300)
-def a_union_does_not_hurry_its_credit():
-    original = UnionGate.poll_locked
-
-    def poll_locked(self):
-        return original(self) if self._queue else (None, None)
-
-    return [(UnionGate, "poll_locked", poll_locked)]
+def a_gate_does_not_hurry_its_credit():
+    return [(gate, "_hurry_locked", lambda self: None) for gate in (InputGate, UnionGate)]
 
 
 @bug()

@@ -101,7 +101,10 @@ def test_calls_happen_in_order_on_the_network_thread(loop):
     for i in range(100):
         loop.call_soon(lambda i=i: seen.append((i, threading.current_thread().name)))
     on(loop, lambda: None)
-    assert seen == [(i, THREAD_NAME) for i in range(100)]
+    assert [i for i, _ in seen] == list(range(100))
+    # Where nobody drives a shared loop, the caller does.
+    callers = {threading.current_thread().name} if isinstance(loop, SharedLoop) else set()
+    assert {thread for _, thread in seen} <= {THREAD_NAME, *callers}
 
 
 def test_calls_before_the_start_are_kept(name):
@@ -224,6 +227,8 @@ def test_calls_that_add_calls_leave_the_others_their_turn(loop):
 
 @pytest.mark.parametrize("error", [ValueError("oops"), SystemExit("oops"), KeyboardInterrupt("oops")], ids=repr)
 def test_what_a_callback_raises_is_logged_and_ends_nothing(loop, caplog, error):
+    if isinstance(loop, SharedLoop) and isinstance(error, KeyboardInterrupt):
+        return  # there it may be Ctrl-C, which comes after the turn: see test_shared_loop
     ours, theirs = socket.socketpair()
     with ours, theirs:
         called = []

@@ -253,6 +253,9 @@ class ConsumerTask(Task):
                 return
             gate._sleeper = self._asleep = SimWaiter(self.wake)
             retry_at_ns = gate._retry_at_locked()
+            hurried = gate._hurry_locked()
+        if hurried is not None:
+            hurried()
         if retry_at_ns is not None:
             self._schedule(max(0, retry_at_ns - self.worker.transport.now_ns()))
         self.waits_for = f"gate {gate.name}"
