@@ -133,7 +133,7 @@ class NetworkSettings(Section):
     transport: Annotated[
         str,
         Word("'auto' or the name of a driver"),
-        "Socket driver: 'auto' takes the fastest available, 'asyncio' is the portable one.",
+        "Socket driver: 'auto' takes 'shared' where there is epoll, 'asyncio' is the portable one.",
     ] = "auto"
     connect_timeout: Annotated[Duration, Time(_MS, _HOUR), "How long a connection to another worker may take."] = _30_S
     handshake_timeout: Annotated[

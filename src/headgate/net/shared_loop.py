@@ -1,6 +1,6 @@
 """A loop that is driven by whichever thread has nothing better to do.
 
-A change of threads costs more than sending a buffer. So a task that would go to sleep, waiting for input or for an
+Changing threads is costly, in CPython above all. So a task that would go to sleep, waiting for input or for an
 output buffer, takes the loop over and does the network's work itself until it has what it waits for; and a task that
 has something to send, while nobody drives, sends it. The network thread steps in when no task has come for a moment,
 or when a task left while another sleeps.
