@@ -193,7 +193,7 @@ def what_was_being_filled_is_forgotten_with_the_connection():
     return [(Intake, "lose_locked", lambda self: None)]
 
 
-@bug(says="the ceiling is")
+@bug(within=1000, says="the ceiling is")
 def the_watermark_is_ignored():
     return [(Outbox, "room_bytes", 1 << 30)]
 

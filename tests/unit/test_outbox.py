@@ -26,7 +26,7 @@ def put(outbox, *sizes):
 
 @pytest.mark.spec("N3")
 def test_nothing_more_is_taken_above_the_high_mark_until_below_the_low_one():
-    outbox = Outbox(high_bytes=64, low_bytes=32)
+    outbox = Outbox(high_bytes=64, low_bytes=32, gather_bytes=64)
     assert outbox.room_bytes == 64
     put(outbox, 63)
     assert outbox.room_bytes == 1
@@ -42,15 +42,28 @@ def test_nothing_more_is_taken_above_the_high_mark_until_below_the_low_one():
 
 @pytest.mark.spec("N3")
 def test_below_the_high_mark_there_is_always_room():
-    outbox = Outbox(high_bytes=64, low_bytes=32)
+    outbox = Outbox(high_bytes=64, low_bytes=32, gather_bytes=64)
     put(outbox, 60)
     outbox.write(Taker(10))
     assert outbox.room_bytes == 14, "it has not been above"
 
 
+@pytest.mark.spec("N3")
+def test_while_nothing_waits_one_write_may_be_larger_than_the_high_mark():
+    outbox = Outbox(high_bytes=64, low_bytes=32, gather_bytes=256)
+    assert outbox.room_bytes == 256
+    put(outbox, 256)
+    outbox.write(Taker(200))
+    assert (outbox.waiting_bytes, outbox.room_bytes) == (56, 0), "it was above the mark, and is not below the low one"
+    outbox.write(Taker(30))
+    assert outbox.room_bytes == 64 - 26
+    outbox.write(Taker())
+    assert outbox.room_bytes == 256
+
+
 @pytest.mark.parametrize("step", range(1, 12))
 def test_bytes_go_out_in_order_however_few_are_taken(step):
-    outbox, stream = Outbox(high_bytes=64, low_bytes=32), Taker(*[step] * 100)
+    outbox, stream = Outbox(high_bytes=64, low_bytes=32, gather_bytes=64), Taker(*[step] * 100)
     outbox.put([(b"to ", None), (b"", None), (memoryview(b"be or "), None), (b"not", None)])
     for _ in range(20):
         if outbox.waiting_bytes:
@@ -61,7 +74,7 @@ def test_bytes_go_out_in_order_however_few_are_taken(step):
 
 
 def test_it_is_blocked_when_not_all_was_taken():
-    outbox = Outbox(high_bytes=64, low_bytes=32)
+    outbox = Outbox(high_bytes=64, low_bytes=32, gather_bytes=64)
     put(outbox, 10)
     outbox.write(Taker(9))
     assert outbox.blocked
@@ -84,7 +97,7 @@ def slices(count):
 
 def test_a_slice_is_given_back_when_its_last_byte_is_taken():
     network, pool, made = slices(3)
-    outbox = Outbox(high_bytes=640, low_bytes=32)
+    outbox = Outbox(high_bytes=640, low_bytes=32, gather_bytes=640)
     outbox.put([part for taken in made for part in ((b"head", None), (taken.memory, taken))])
     outbox.write(Taker(4 + 15))
     assert outbox.sent == []

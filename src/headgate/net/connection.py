@@ -44,6 +44,7 @@ _log = logging.getLogger(__name__)
 
 _HIGH_SEGMENTS: Final = 2
 _LOW_SEGMENTS: Final = 1
+_GATHER_SEGMENTS: Final = 8
 _ROUNDS: Final = 16  # of writing before other connections and reading get their turn
 _RELEASE: Final = 16  # written buffers to give back at once while there is more to write: each may wake a task
 _USABLE = (ConnectionState.OPEN, ConnectionState.THEY_CLOSED)
@@ -87,7 +88,8 @@ class Connection:
         self._owner = owner
         self._ended = ended
         self._certified = certified  # the worker that the peer's certificate names, if it has one
-        self._outbox = Outbox(_HIGH_SEGMENTS * exchange.segment_size, _LOW_SEGMENTS * exchange.segment_size)
+        marks = (_HIGH_SEGMENTS, _LOW_SEGMENTS, _GATHER_SEGMENTS)
+        self._outbox = Outbox(*[segments * exchange.segment_size for segments in marks])
         self._scheduled = False  # `flush` will be called
         self._hurried = False  # and that at once
         self._watch = Watch(self, self.pump, self._outbox, transport, options, must_be_read=exchange.credited)
@@ -233,6 +235,8 @@ class Connection:
             if not outbox.waiting_bytes or outbox.blocked:
                 break
             self._outbox.write(self._stream)
+            if not self._has_more():
+                break
         else:
             self._come()
         self._release_sent()
@@ -242,6 +246,12 @@ class Connection:
             self.close_duplicate()
         else:
             self._close_if_unused()
+
+    def _has_more(self) -> bool:
+        """Whether the last `_fill` left something for want of room; what came after it has called for a `flush`."""
+        if self.state is ConnectionState.PROVING:
+            return False
+        return self.pump.producer.has_work or self.pump.consumer.has_work or self._owner.due(self)
 
     def _fill(self) -> None:
         """Release what was written, and take what is to be written next, if there is room."""

@@ -2,8 +2,9 @@
 
 Filled and emptied by the connection on the network thread.
 
-Invariants: no room is offered from the moment more than the high mark waits until less than the low mark does; slices
-whose bytes are all written, or given up, stand in `sent` until the connection releases them.
+Invariants: no room is offered from the moment more than the high mark waits until less than the low mark does; while
+nothing waits, as much as makes one good write is; slices whose bytes are all written, or given up, stand in `sent` until
+the connection releases them.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ __all__ = ["Outbox"]
 class Outbox:
     """The queue of pieces to write.
 
-    >>> outbox = Outbox(high_bytes=8, low_bytes=4)
+    >>> outbox = Outbox(high_bytes=8, low_bytes=4, gather_bytes=32)
+    >>> outbox.room_bytes
+    32
     >>> outbox.put([(b"to be or not", None)]); outbox.waiting_bytes, outbox.room_bytes
     (12, 0)
     """
 
     __slots__ = (
+        "_gather_bytes",
         "_high_bytes",
         "_holding",
         "_low_bytes",
@@ -38,7 +42,8 @@ class Outbox:
         "written_bytes",
     )
 
-    def __init__(self, high_bytes: int, low_bytes: int) -> None:
+    def __init__(self, high_bytes: int, low_bytes: int, gather_bytes: int) -> None:
+        self._gather_bytes = gather_bytes  # of one write, while the stream takes all that it is offered
         self._high_bytes = high_bytes
         self._low_bytes = low_bytes
         self._pieces: deque[Outgoing] = deque()
@@ -51,7 +56,9 @@ class Outbox:
     @property
     def room_bytes(self) -> int:
         """How many bytes more to take."""
-        return 0 if self._holding else self._high_bytes - self.waiting_bytes
+        if self._holding:
+            return 0
+        return self._high_bytes - self.waiting_bytes if self.waiting_bytes else self._gather_bytes
 
     def put(self, pieces: list[Outgoing]) -> None:
         """Add pieces at the end."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["check_at_rest", "check_closed", "check_credit", "check_worker", "wait_for_graph"]
 
 _DATA = Kind.DATA
-_CEILING_SEGMENTS: Final = 3  # that wait to be written: up to the high mark, and the one that goes past it
+_CEILING_SEGMENTS: Final = 9  # that wait to be written: one good write, and the one that goes past it
 
 
 def check_worker(worker: SimWorker) -> None:
