@@ -3,8 +3,8 @@
 Filled and emptied by the connection on the network thread.
 
 Invariants: no room is offered from the moment more than the high mark waits until less than the low mark does; while
-nothing waits, as much as makes one good write is; slices whose bytes are all written, or given up, stand in `sent` until
-the connection releases them.
+nothing waits, as much as makes one good write is; slices whose bytes are all written, or given up, stand in `sent`
+until the connection releases them.
 """
 
 from __future__ import annotations
