@@ -14,8 +14,11 @@ DEMO_ARGS    ?=
 VENV  := .venv
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.stamp
+PEERS := .bench
 # pip speaks only of errors (twice quiet), and never asks where there is no terminal.
 PIP   := python -m pip --no-color --no-input --disable-pip-version-check -qq
+
+BYTEWAX := bytewax==0.21.*
 
 # Keeps the theme's announcements out of every build's output.
 export NO_MKDOCS_2_WARNING := 1
@@ -32,10 +35,10 @@ echo "Install one (Debian, Ubuntu: apt install python3.11-venv), or name one: ma
 exit 1
 endef
 
-.PHONY: help setup demo test lint docs bench soak lock clean
+.PHONY: help setup demo test lint docs bench bench-peers soak lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP) ## make or update .venv with everything the other targets need
 	@echo "setup: .venv is up to date"
@@ -71,9 +74,21 @@ docs: $(STAMP) ## build the documentation into site/, a warning being an error
 	@log=$$($(BIN)/mkdocs build --strict 2>&1) || { printf '%s\n' "$$log"; exit 1; }
 	@echo "docs: site/index.html"
 
-bench: $(STAMP) ## measure the exchange inside one worker and between two (BENCH_ARGS="--quick --check")
+bench: $(STAMP) ## measure the exchange and whole pipelines (BENCH_ARGS="--quick --check")
 	@$(BIN)/headgate bench local $(BENCH_ARGS)
 	@$(BIN)/headgate bench wire $(BENCH_ARGS)
+	@$(BIN)/headgate bench pipeline $(BENCH_ARGS)
+
+# Each peer in an environment of its own. Bytewax is made for Python 3.12 at most.
+bench-peers: $(PEERS)/bytewax/.stamp ## install what pipelines are measured beside, below .bench/
+	@echo "bench-peers: Bytewax is in $(PEERS)/bytewax"
+
+$(PEERS)/bytewax/.stamp: | $(STAMP)
+	@echo "setting up $(PEERS)/bytewax (once) ..." >&2
+	@for python in $(BIN)/python python3.12 python3.11; do \
+	    if "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info >= (3, 13))' >/dev/null 2>&1; then \
+	        rm -rf $(@D) && "$$python" -m venv $(@D) && $(@D)/bin/$(PIP) install '$(BYTEWAX)' && touch $@; exit; fi; \
+	done; echo "Bytewax needs Python 3.12 or 3.11, and none was found." >&2; exit 1
 
 # pytest leaves with 5 when it selected no test; that is no failure here.
 soak: $(STAMP) ## run the long tests for SOAK_SECONDS (default 600)
@@ -92,6 +107,6 @@ lock: ## pin anew, in requirements.lock, the newest versions that pyproject.toml
 	cp "$$scratch/lock" requirements.lock
 	@echo "requirements.lock: $$(grep -c == requirements.lock) pins" >&2
 
-clean: ## remove .venv, site/, builds and caches
-	@rm -rf $(VENV) site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+clean: ## remove .venv, .bench, site/, builds and caches
+	@rm -rf $(VENV) $(PEERS) site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

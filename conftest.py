@@ -9,6 +9,8 @@ from tests.support import unnamed_files
 
 from headgate.buffer import NetworkPool
 
+collect_ignore_glob = ["src/headgate/bench/peers/*_flows.py"]  # scripts for systems that are not installed here
+
 
 def pytest_collection_finish() -> None:
     """What was imported stays: the collections after each test need not look at it again."""

@@ -157,11 +157,30 @@ class UserCodeError(HeadgateError):
     code = 10
     operator: str = "unknown operator"
     subtask: int = -1
+    trace: str = ""
+    """The traceback where it was raised, which may have been in another process."""
 
-    def __init__(self, message: str, *, operator: str, subtask: int) -> None:
-        super().__init__(f"{operator}, subtask {subtask}: {message}")
+    def __init__(self, message: str, *, operator: str, subtask: int, trace: str = "") -> None:
+        super().__init__(f"{operator}, subtask {subtask}: {message}" + (f"\n\n{trace}" if trace else ""))
         self.operator = operator
         self.subtask = subtask
+        self.trace = trace
+
+    @classmethod
+    def of(cls, error: BaseException, *, operator: str, subtask: int) -> "UserCodeError":
+        """What a user's function has raised, with the part of its traceback that is the user's.
+
+        >>> try:
+        ...     1 / 0
+        ... except ZeroDivisionError as error:
+        ...     print(str(UserCodeError.of(error, operator="map", subtask=3)).splitlines()[0])
+        map, subtask 3: ZeroDivisionError: division by zero
+        """
+        import traceback  # noqa: PLC0415 - only a failure pays for it
+
+        trace = "".join(traceback.format_exception(error)).rstrip()
+        text = "".join(traceback.format_exception_only(error)).strip()
+        return cls(text, operator=operator, subtask=subtask, trace=trace)
 
 
 class InvariantViolated(HeadgateError):

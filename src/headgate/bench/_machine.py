@@ -5,7 +5,7 @@ import platform
 import sys
 from importlib import metadata
 
-from headgate import __version__
+from headgate.version import __version__
 
 __all__ = ["machine"]
 

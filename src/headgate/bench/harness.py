@@ -81,6 +81,8 @@ class Bench:
         self.repeats = repeats
         self.panels: list[Panel] = []
         """What a chart of the cases so far would show."""
+        self.notes: list[str] = []
+        """What a reader of the report should know, such as what was left out and why."""
         self._only = tuple(text.lower() for text in only)
         self._progress = progress
         self._done = 0
@@ -205,6 +207,7 @@ class Report:
     machine: dict[str, object]
     rows: tuple[Row, ...]
     panels: tuple[Panel, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def missed(self) -> tuple[str, ...]:
@@ -213,7 +216,8 @@ class Report:
 
     def to_json(self) -> dict[str, object]:
         """The one object that `--json` prints."""
-        return {"suite": self.suite, "machine": self.machine, "rows": [row.to_json() for row in self.rows]}
+        noted = {"notes": list(self.notes)} if self.notes else {}
+        return {"suite": self.suite, "machine": self.machine, "rows": [row.to_json() for row in self.rows], **noted}
 
 
 _SUITES: dict[str, Suite] = {}
@@ -247,7 +251,7 @@ def _modules() -> dict[str, str]:
     return {
         name.replace("_", "-"): f"{package.__name__}.{name}"
         for name in names
-        if name != "harness" and not name.startswith("_")
+        if name not in ("harness", "peers") and not name.startswith("_")
     }
 
 
@@ -285,4 +289,4 @@ def run_suite(which: Suite, bench: Bench) -> Report:
     """
     rows = tuple(row for row in which.cases(bench) if row is not None and bench.wants(row.case))
     assert len({row.case for row in rows}) == len(rows), f"suite {which.name}: two cases have the same name"
-    return Report(which.name, machine(), rows, tuple(bench.panels))
+    return Report(which.name, machine(), rows, tuple(bench.panels), tuple(bench.notes))

@@ -94,7 +94,8 @@ class GateDemand:
 
     def required(self, limits: Limits) -> int:
         """Buffers it cannot do without."""
-        return limits.exclusive(self.remote_channels) + limits.gate_pool(self.remote_channels).required
+        channels = self.remote_channels + self.local_channels if self.remote_channels else 0  # who share the pool
+        return limits.exclusive(self.remote_channels) + limits.gate_pool(channels).required
 
 
 @dataclass(frozen=True, slots=True)

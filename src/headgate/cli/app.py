@@ -10,18 +10,21 @@ from typing import Annotated
 
 import typer
 
-from headgate import __version__
 from headgate.cli.bench import bench
 from headgate.cli.config import config
 from headgate.cli.demo import demo
+from headgate.cli.doctor import doctor
+from headgate.cli.examples import examples
+from headgate.cli.run import run_file
 from headgate.cli.simulate import simulate
 from headgate.errors import HeadgateError
+from headgate.version import __version__
 
 __all__ = ["app", "run"]
 
 app = typer.Typer(
     name="headgate",
-    help="Push-based, credit-controlled data exchange for PySpark.",
+    help="Python pipelines on Spark whose tasks push records to each other: bounded buffers, visible back pressure.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -44,9 +47,12 @@ def _options(
     pass
 
 
+app.command()(demo)
+app.command("run")(run_file)
+app.command()(examples)
+app.command()(doctor)
 app.command()(config)
 app.command()(bench)
-app.command()(demo)
 app.command()(simulate)
 
 

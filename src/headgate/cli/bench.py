@@ -60,6 +60,8 @@ def bench(
         if not report.rows and cases:
             continue  # another suite may have what was asked for
         reports.append(report)
+        for note in report.notes:
+            print(f"{report.suite}: {note}", file=sys.stderr, flush=True)
         if as_json:
             print(json.dumps(report.to_json(), allow_nan=False), flush=True)
         else:

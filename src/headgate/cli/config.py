@@ -11,7 +11,7 @@ from headgate.cli.tables import show_table
 from headgate.config import Described, load_settings
 from headgate.errors import ConfigError
 
-__all__ = ["config"]
+__all__ = ["assignment", "config"]
 
 
 def config(
@@ -33,7 +33,7 @@ def config(
 
     Sources, later over earlier: defaults, TOML file, HEADGATE_* environment, Spark conf, code.
     """
-    settings = load_settings(code=dict(_assignment(one) for one in changes or []), file=file, code_name="--set")
+    settings = load_settings(code=dict(assignment(one) for one in changes or []), file=file, code_name="--set")
     rows = _selected(settings.describe(), keys)
     if as_json:
         print(json.dumps([_as_json(row) for row in rows], indent=2))
@@ -45,7 +45,12 @@ def config(
     )
 
 
-def _assignment(text: str) -> tuple[str, object]:
+def assignment(text: str) -> tuple[str, object]:
+    """What an option `--set` says.
+
+    >>> assignment("memory.segment_size=64KiB")
+    ('memory.segment_size', '64KiB')
+    """
     key, equals, value = text.partition("=")
     if not equals:
         raise ConfigError(f"--set {text}: write it as KEY=VALUE, such as --set memory.segment_size=64KiB")

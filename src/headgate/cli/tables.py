@@ -4,7 +4,7 @@ Used by the commands. Invariant: no text is ever cut; a terminal wraps it, a pip
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -28,8 +28,16 @@ def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, whole: int = 1) -> None:
+def show_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, whole: int = 1, styles: Mapping[str, str] | None = None
+) -> None:
     """Print a table on stdout; a terminal too narrow wraps all but the first `whole` columns.
+
+    Args:
+        header: The columns' names.
+        rows: Their cells.
+        whole: How many columns are never wrapped.
+        styles: How a cell with exactly this text looks in a terminal.
 
     >>> show_table(["key"], [["a"]])
     key
@@ -42,5 +50,7 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, whole: i
     for number, name in enumerate(header):
         table.add_column(name, no_wrap=number < whole, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))  # Text: a value is never read as markup
+        table.add_row(
+            *(Text(cell, style=(styles or {}).get(cell, "")) for cell in row)
+        )  # Text: a value is never read as markup
     Console().print(table)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from headgate.errors import CorruptStream, HeadgateError, SerializationError, SpillError
 from headgate.meters import Counter
 from headgate.record.element import Batch, Element, EndOfPartition, Event, Record, decode_element
+from headgate.record.serializer import Serializer
 from headgate.record.spanning import Read, RecordLimits, SpanningReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from headgate.buffer import BufferSlice
     from headgate.input.waiting import Gate
-    from headgate.record.serializer import Serializer
 
 __all__ = ["ReaderStatistics", "RecordReader"]
 
@@ -44,7 +44,7 @@ class ReaderStatistics:
 
 
 class RecordReader(Generic[T]):
-    """Reads the elements and events of a gate, in the order of each channel.
+    """Reads the elements and events of a gate, in the order of each channel; channels may differ in their serializers.
 
     >>> from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
     >>> from headgate.output import Forward
@@ -60,16 +60,20 @@ class RecordReader(Generic[T]):
     Batch(values=['to', 'be'], timestamps_ms=None)
     """
 
-    def __init__(self, gate: Gate, serializer: Serializer[T], *, limits: RecordLimits | None = None) -> None:
+    def __init__(
+        self, gate: Gate, serializer: Serializer[T] | Sequence[Serializer[T]], *, limits: RecordLimits | None = None
+    ) -> None:
         limits = limits if limits is not None else RecordLimits()
+        if isinstance(serializer, Serializer):
+            serializer = [serializer] * gate.channel_count
+        assert len(serializer) == gate.channel_count, "one serializer for each channel"
         self.gate = gate
         self.channel = -1
         """The channel of what was read last."""
         self.records_in = Counter()
         self.bytes_in = Counter()
         self.buffers_in = Counter()
-        self._serializer = serializer
-        self._lends = serializer.lends
+        self._serializers = list(serializer)
         self._where = [f"gate {gate.name}, channel {index}" for index in range(gate.channel_count)]
         self._spanning = [SpanningReader(limits, where) for where in self._where]
         self._data: BufferSlice | None = None  # not used up yet
@@ -153,14 +157,15 @@ class RecordReader(Generic[T]):
         return event
 
     def _decode(self, spanning: SpanningReader) -> Element[T]:
-        record = self._keepable(spanning) if self._lends and spanning.borrowed else spanning.record
+        serializer = self._serializers[self.channel]
+        record = self._keepable(spanning) if serializer.lends and spanning.borrowed else spanning.record
         if not spanning.borrowed:
             spanning.let_go()
-        element = decode_element(record, self._serializer, self._where[self.channel])
+        element = decode_element(record, serializer, self._where[self.channel])
         if isinstance(element, Batch):
             self.records_in.value += len(element.values)
         elif isinstance(element, Record):
-            self.records_in.value += self._serializer.records_in(element.value)
+            self.records_in.value += serializer.records_in(element.value)
         return element
 
     def _keepable(self, spanning: SpanningReader) -> memoryview:

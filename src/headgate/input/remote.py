@@ -334,6 +334,11 @@ class RemoteChannel:
         wake = self._listener.available_locked() if self._listener is not None else None
         return together(self._give_back_locked(), wake)
 
+    def statistics(self) -> RemoteStatistics:
+        """The channel at this moment."""
+        with self.lock:
+            return self.statistics_locked()
+
     def statistics_locked(self) -> RemoteStatistics:
         """The channel at this moment."""
         return RemoteStatistics(

@@ -46,6 +46,7 @@ class Gate(ABC):
         self._clock = clock
         self._timer = timer
         self._sleeper: Waiter | None = None
+        self._interrupted = False
         self.failure: HeadgateError | None = None
         """What every further read raises."""
 
@@ -94,7 +95,7 @@ class Gate(ABC):
         done: BufferSlice | None = None,
         before_wait: Callable[[], object] | None = None,
     ) -> BufferSlice | None:
-        """As `poll`, but asleep until something comes; None if all channels have ended, or after `timeout_s`.
+        """As `poll`, but asleep until something comes; None if all have ended, after `timeout_s` or an `interrupt`.
 
         `before_wait` is called when there is nothing at hand, before the thread goes to sleep: a task flushes
         its outputs there.
@@ -110,8 +111,19 @@ class Gate(ABC):
             taken = self.poll()
             if taken is not None or self.finished:
                 return taken
+            if self._interrupted:
+                self._interrupted = False
+                return None
             if deadline_ns is not None and self._clock.now_ns() >= deadline_ns:
                 return None
+
+    def interrupt(self) -> None:
+        """Let a `read` that finds nothing return, the one under way or the next; from any thread."""
+        with self.lock:
+            self._interrupted = True
+            wake = self.wake_reader_locked()
+        if wake is not None:
+            wake()
 
     def release(self) -> None:
         """Give everything back; a reader asleep here gets Cancelled. May be repeated."""
@@ -148,7 +160,7 @@ class Gate(ABC):
     def _sleep(self, deadline_ns: int | None) -> None:
         """Wait for a wake-up, the deadline or the next retry, whatever is first; then retry what is due."""
         with self.lock:
-            if self._has_data_locked() or self.finished or self.failure is not None:
+            if self._has_data_locked() or self.finished or self.failure is not None or self._interrupted:
                 return
             self._sleeper = waiter = self._sync.waiter()
             until_ns = self._retry_at_locked()

@@ -21,6 +21,8 @@ from headgate.record.element import EndOfPartition, Event, encode_event
 from headgate.sync import together
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headgate.buffer import LocalPool, LocalPoolStatistics, Segment
     from headgate.ids import PartitionId
     from headgate.meters import TaskTimer
@@ -104,6 +106,8 @@ class ResultPartition:
         self._request_timeout_s = request_timeout_s
         self._timer = timer
         self._refusal: HeadgateError | None = None  # why nothing more can be written
+        self.on_consumable: Callable[[], object] | None = None
+        """Called once, on the writer's thread, when there is going to be something to read."""
         self.subpartitions = tuple(
             PipelinedSubpartition(SubpartitionIndex(index), self.lock, f"partition {partition_id}")
             for index in range(subpartitions)
@@ -117,6 +121,8 @@ class ResultPartition:
         `UNCHANNELLED` means all channels: one buffer with a reader in every subpartition. A record that was
         begun (`mid_record`) may be finished with overdraft buffers. None: there is none and `wait` is off.
         """
+        if self.on_consumable is not None:
+            self._tell_consumable()
         wake = None
         self.lock.acquire()  # see the note on locks in `sync`
         try:
@@ -176,6 +182,7 @@ class ResultPartition:
     def add_event(self, event: Event) -> None:
         """An event behind everything written so far, in every channel. All buffers must be finished."""
         data = encode_event(event)
+        self._tell_consumable()
         with self.lock:
             if self._refusal is not None:
                 raise self._refusal_again()
@@ -186,6 +193,7 @@ class ResultPartition:
     def finish(self) -> None:
         """The end, in every channel."""
         data = encode_event(EndOfPartition())
+        self._tell_consumable()
         with self.lock:
             if self._refusal is not None:
                 raise self._refusal_again()
@@ -233,6 +241,11 @@ class ResultPartition:
             bytes_out=self.bytes_out,
             pool=self.pool.statistics(),
         )
+
+    def _tell_consumable(self) -> None:
+        tell, self.on_consumable = self.on_consumable, None
+        if tell is not None:
+            tell()
 
     def _of(self, channel: int) -> tuple[PipelinedSubpartition, ...]:
         return self.subpartitions if channel == UNCHANNELLED else (self.subpartitions[channel],)

@@ -73,6 +73,19 @@ class Selector(ABC, Generic[T]):
             parts[choose(value)].append(value)
         return parts
 
+    def split_timed(self, values: list[T], times: list[int]) -> list[tuple[list[T], list[int]]]:
+        """As `split`, for records with event times."""
+        parts: list[tuple[list[T], list[int]]] = [([], []) for _ in range(self.channels)]
+        for channel, value, time in zip(self._chosen(values), values, times, strict=True):
+            part = parts[channel]
+            part[0].append(value)
+            part[1].append(time)
+        return parts
+
+    def _chosen(self, values: list[T]) -> list[int]:
+        """The channel of each."""
+        return list(map(self.choose, values))
+
 
 class _Constant(Selector[T]):
     def picker(self, lanes: Sequence[L]) -> Callable[[T], L]:
@@ -87,6 +100,10 @@ class _Constant(Selector[T]):
     def split(self, values: list[T]) -> list[list[T]]:
         """Everything in channel 0."""
         return [values, *([] for _ in range(self.channels - 1))]
+
+    def split_timed(self, values: list[T], times: list[int]) -> list[tuple[list[T], list[int]]]:
+        """Everything in channel 0."""
+        return [(values, times), *(([], []) for _ in range(self.channels - 1))]
 
 
 class Forward(_Constant[T]):
@@ -182,6 +199,7 @@ class Hash(Selector[T]):
         self._key = key
         self._groups = max_parallelism
         self._channel_of: list[int] = []
+        self._known: dict[Hashable, int] = {}  # where the first keys of `split` went: a look-up is half of a hash
 
     def connect(self, channels: int) -> None:
         """Lay out the key groups over the channels."""
@@ -215,14 +233,31 @@ class Hash(Selector[T]):
 
     def split(self, values: list[T]) -> list[list[T]]:
         """Several records by the channel that owns their key's group."""
-        channel_of, groups = self._channel_of, self._groups
         parts: list[list[T]] = [[] for _ in range(self.channels)]
-        keys = list(map(self._key, values))
-        kinds = set(map(type, keys))
-        hash_of = hasher_of(kinds.pop()) if len(kinds) == 1 else stable_hash  # spares the dispatch
-        for key, value in zip(keys, values, strict=True):
-            parts[channel_of[hash_of(key) % groups]].append(value)
+        for channel, value in zip(self._chosen(values), values, strict=True):
+            parts[channel].append(value)
         return parts
+
+    def _chosen(self, values: list[T]) -> list[int]:
+        channel_of, groups, known = self._channel_of, self._groups, self._known
+        keys = list(map(self._key, values))
+        if len(keys) != len(values):
+            raise SelectorError("the key function raised StopIteration: `next` without a default, perhaps")
+        kinds = set(map(type, keys))
+        if len(kinds) != 1:
+            return [channel_of[stable_hash(key) % groups] for key in keys]
+        kind = kinds.pop()
+        hash_of: Callable[[Hashable], int] = hasher_of(kind)  # spares the dispatch
+        if kind is not str and kind is not int:  # equal keys of these types are the same in every way
+            return [channel_of[hash_of(key) % groups] for key in keys]
+        channels = list(map(known.get, keys))
+        if None in channels:
+            for index, key in enumerate(keys):
+                if channels[index] is None:
+                    channels[index] = channel = channel_of[hash_of(key) % groups]
+                    if len(known) < _KNOWN_KEYS:
+                        known[key] = channel
+        return channels  # type: ignore[return-value]  # none is None any more
 
 
 class Broadcast(_Constant[T]):

@@ -12,6 +12,7 @@ are each one step that no `emit` can come between; the mutex is taken before the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from headgate.buffer import UNCHANNELLED
@@ -30,7 +31,7 @@ from headgate.record.element import (
 from headgate.record.spanning import RecordLimits, SpanningWriter, Written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from headgate.buffer import Buffer
     from headgate.output.partition import PartitionStatistics, ResultPartition
@@ -155,22 +156,27 @@ class RecordWriter(Generic[T]):
 
     def emit_batch(self, values: list[T], timestamps_ms: list[int] | None = None) -> None:
         """Write several records, each to its own channel; timestamps, if any, are one for each."""
-        if timestamps_ms is not None:
-            for value, timestamp_ms in zip(values, timestamps_ms, strict=True):
-                self.emit_at(value, timestamp_ms)
-            return
-        parts = [values] if self._selector.broadcast else self._selector.split(values)
-        for lane, part in zip(self._lanes, parts, strict=True):
+        selector = self._selector
+        parts: Iterable[tuple[list[T], list[int] | None]]
+        if timestamps_ms is None:
+            parts = zip([values] if selector.broadcast else selector.split(values), repeat(None), strict=False)
+        elif len(timestamps_ms) != len(values):
+            raise ValueError(f"{len(timestamps_ms)} timestamps for {len(values)} records")
+        else:
+            parts = [(values, timestamps_ms)] if selector.broadcast else selector.split_timed(values, timestamps_ms)
+        for lane, (part, times) in zip(self._lanes, parts, strict=True):
             if not part:
                 continue
-            if lane.timed:
+            if lane.timed is (times is None):
                 self._change_timing(lane)
             if len(part) < self._full:
                 lane.values.extend(part)
+                if times is not None:
+                    lane.times.extend(times)
                 if len(lane.values) >= self._full:
                     self._write(lane)
             else:
-                self._write_at_once(lane, part)
+                self._write_at_once(lane, part, times)
 
     # What travels between and beside the records.
 
@@ -264,7 +270,7 @@ class RecordWriter(Generic[T]):
         if self._always:
             self.partition.flush(lane.channel)
 
-    def _write_at_once(self, lane: _Lane[T], values: list[T]) -> None:
+    def _write_at_once(self, lane: _Lane[T], values: list[T], times: list[int] | None) -> None:
         """A batch that need not wait in the lane's list, behind what does."""
         with self._mutex:
             self._raise_earlier_error()
@@ -273,7 +279,7 @@ class RecordWriter(Generic[T]):
             while start < len(values):
                 # A few buffers' worth at a time: a long list of small values must not become one huge record.
                 stop = start + min(self._batch_size, 4 * self._full)
-                self._put_batch(lane, values[start:stop], None, wait=True)
+                self._put_batch(lane, values[start:stop], times and times[start:stop], wait=True)
                 self._drain(lane, wait=True)
                 start = stop
         if self._always:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self, TypeVar, cast
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headgate.clock import Clock
+    from headgate.config import BufferTimeout
     from headgate.ids import JobId, PartitionId, SubpartitionIndex
     from headgate.input import Gate
     from headgate.meters import TaskTimer
@@ -54,6 +56,31 @@ class EnvironmentStatistics:
     memory: NetworkPoolStatistics
     partitions: tuple[PartitionStatistics, ...]
     network: NetworkStatistics | None  # None: this worker knows no others
+
+
+class _Switching:
+    """The interpreter's switch interval, which all workers of a process share: the last to leave restores it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._before_s = 0.0
+
+    def begin(self, interval_s: float) -> None:
+        with self._lock:
+            if not self._users:
+                self._before_s = sys.getswitchinterval()
+            self._users += 1
+            sys.setswitchinterval(interval_s)
+
+    def end(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                sys.setswitchinterval(self._before_s)
+
+
+_switching = _Switching()
 
 
 class Environment:
@@ -109,7 +136,6 @@ class Environment:
         self._gate_pools: list[LocalPool] = []
         self._network: Network | None = None
         self._transport: SocketTransport | None = None
-        self._switch_interval_s = 0.0
         self._closed = False
 
     def partition(
@@ -119,8 +145,13 @@ class Environment:
         subpartitions: int,
         kind: PartitionType = PartitionType.PIPELINED_BOUNDED,
         timer: TaskTimer | None = None,
+        patient: bool = False,
     ) -> ResultPartition:
-        """A registered partition with a pool of its own."""
+        """A registered partition with a pool of its own.
+
+        A writer waits for a buffer as long as `network.buffers_request_timeout` says; a `patient` one, as the tasks of
+        a job are, as long as its reader takes.
+        """
         self._refuse_if_closed()
         bounds = self.limits.partition_pool(subpartitions, bounded=kind.bounded)
         pool = self.memory.create_pool(
@@ -136,7 +167,7 @@ class Environment:
             kind,
             subpartitions,
             pool,
-            request_timeout_s=self.settings.network.buffers_request_timeout.seconds,
+            request_timeout_s=None if patient else self.settings.network.buffers_request_timeout.seconds,
             timer=timer,
         )
         try:
@@ -146,10 +177,17 @@ class Environment:
             raise
         return partition
 
-    def writer(self, partition: ResultPartition, selector: Selector[T], serializer: Serializer[T]) -> RecordWriter[T]:
-        """A writer into a partition, flushed as `execution.buffer_timeout` says."""
+    def writer(
+        self,
+        partition: ResultPartition,
+        selector: Selector[T],
+        serializer: Serializer[T],
+        *,
+        buffer_timeout: BufferTimeout | None = None,
+    ) -> RecordWriter[T]:
+        """A writer into a partition, flushed as `buffer_timeout` or else `execution.buffer_timeout` says."""
         self._refuse_if_closed()
-        timeout = self.settings.execution.buffer_timeout
+        timeout = buffer_timeout if buffer_timeout is not None else self.settings.execution.buffer_timeout
         writer = _writer_class(serializer)(
             partition,
             selector,
@@ -216,8 +254,7 @@ class Environment:
             transport.close()
             raise
         self._network, self._transport = network, transport
-        self._switch_interval_s = sys.getswitchinterval()
-        sys.setswitchinterval(self.settings.execution.switch_interval.seconds)
+        _switching.begin(self.settings.execution.switch_interval.seconds)
         return address
 
     def remote_source(
@@ -253,8 +290,20 @@ class Environment:
             partition_id, index, outlet, self.memory, gate.pool, exclusive=exclusive, backoff=self._backoff
         )
 
-    def reader(self, gate: Gate, serializer: Serializer[T]) -> RecordReader[T]:
-        """A reader of a gate's elements."""
+    def know(self, worker: int, address: Address) -> None:
+        """Where another worker is, for channels that were made before that was known."""
+        assert self._network is not None, "a worker that has joined a job knows others"
+        self._network.outlet(worker, address)
+
+    @property
+    def transport(self) -> SocketTransport:
+        """What carries this worker's connections; only after `join`."""
+        if self._transport is None:
+            raise LocalProtocolError("this worker has not joined a job")
+        return self._transport
+
+    def reader(self, gate: Gate, serializer: Serializer[T] | Sequence[Serializer[T]]) -> RecordReader[T]:
+        """A reader of a gate's elements; the serializer, or those of the channels."""
         return RecordReader(gate, serializer, limits=self.record_limits)
 
     def release_job(self, job: JobId, cause: BaseException | None = None) -> None:
@@ -286,7 +335,7 @@ class Environment:
         if network is None or transport is None:
             return
         self._transport = None
-        sys.setswitchinterval(self._switch_interval_s)
+        _switching.end()
         quiet = self.sync.waiter()
         transport.call_soon(lambda: network.close(quiet.wake))
         quiet.wait(_GOODBYE_S)

@@ -1,0 +1,165 @@
+"""The workloads on Bytewax 0.21, written as its documentation does: one process of a cluster of two, run as a script.
+
+    python bytewax_flows.py CASE SECONDS PROCESS "localhost:2101;localhost:2102"
+
+prints one JSON object as its last line when the flow has ended: what this process's source and sink have counted, and
+when.
+"""
+
+# ruff: noqa: ARG002, D102, I001 - the methods are Bytewax's, and workloads lies beside this script
+# Bytewax is not installed where headgate is checked:
+# mypy: disable-error-code="import-not-found,misc"
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import bytewax.operators as op
+import bytewax.operators.windowing as win
+from bytewax.dataflow import Dataflow
+from bytewax.inputs import DynamicSource, StatelessSourcePartition
+from bytewax.operators.windowing import EventClock, TumblingWindower
+from bytewax.outputs import DynamicSink, StatelessSinkPartition
+from bytewax.testing import cluster_main
+
+from workloads import (
+    KEYS,
+    WAIT_S,
+    lines,
+    pace,
+    records,
+    repeat,
+    seconds_of,
+)
+
+_EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
+_found: dict[str, Any] = {"made": 0, "first_ns": None, "seen": 0, "last_ns": 0, "delays_ns": []}
+
+
+class Batches(StatelessSourcePartition[Any]):
+    """Gives out what a generator yields."""
+
+    def __init__(self, batches: Iterator[Any], paced: bool) -> None:
+        self._batches = batches
+        self._paced = paced
+
+    def next_batch(self) -> list[Any]:
+        batch = next(self._batches)
+        if batch and _found["first_ns"] is None:
+            _found["first_ns"] = time.monotonic_ns()
+        _found["made"] += len(batch)
+        return list(batch)
+
+    def next_awake(self) -> datetime | None:
+        return datetime.now(UTC) + timedelta(seconds=WAIT_S) if self._paced else None
+
+
+class Made(DynamicSource[Any]):
+    """A source in each worker."""
+
+    def __init__(self, make: Callable[[], Iterator[Any]], paced: bool = False) -> None:
+        self._make = make
+        self._paced = paced
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> Batches:
+        return Batches(self._make(), self._paced)
+
+
+class Tally(StatelessSinkPartition[Any]):
+    """Counts, by a function of the batch."""
+
+    def __init__(self, count: Callable[[list[Any]], int]) -> None:
+        self._count = count
+
+    def write_batch(self, items: list[Any]) -> None:
+        _found["last_ns"] = time.monotonic_ns()
+        _found["seen"] += self._count(items)
+
+
+class Counted(DynamicSink[Any]):
+    """A sink in each worker."""
+
+    def __init__(self, count: Callable[[list[Any]], int] = len) -> None:
+        self._count = count
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> Tally:
+        return Tally(self._count)
+
+
+def _running(count: int | None, _: int) -> tuple[int, int]:
+    count = (count or 0) + 1
+    return count, count
+
+
+def word_count(flow: Dataflow, seconds: float) -> None:
+    """W1: the count of each word so far, for every word."""
+    text = op.input("lines", flow, Made(lambda: repeat(lines(40_000), 200, seconds)))
+    words = op.flat_map("split", text, str.split)
+    pairs = op.map("pair", words, lambda word: (word, 1))
+    counts = op.stateful_map("count", pairs, _running)
+    op.output("out", counts, Counted())
+
+
+def window_sum(flow: Dataflow, seconds: float) -> None:
+    """W2: sums of one second of event time, by key."""
+    clock = EventClock(
+        ts_getter=lambda timed: _EPOCH + timedelta(milliseconds=timed[0]),
+        wait_for_system_duration=timedelta(seconds=10),
+    )
+    windows = TumblingWindower(length=timedelta(seconds=1), align_to=_EPOCH)
+    made = op.input("made", flow, Made(lambda: seconds_of(1000, seconds)))
+    keyed = op.map("key", made, lambda record: (record[0], record[1:]))
+    sums = win.reduce_window("sum", keyed, clock, windows, lambda a, b: (a[0], a[1] + b[1]))
+    op.output("out", sums.down, Counted(lambda items: sum(window[1][1] for _, window in items)))
+
+
+def latency(flow: Dataflow, seconds: float) -> None:
+    """W3: from source to sink, at 10,000 records a second in all."""
+
+    def delays(items: list[Any]) -> int:
+        now_ns = time.monotonic_ns()
+        _found["delays_ns"] += [(number, now_ns - made_ns) for _, (number, made_ns) in items]
+        return len(items)
+
+    made = op.input("made", flow, Made(lambda: pace(5_000, seconds), paced=True))
+    mapped = op.map("first", made, lambda record: record)
+    keyed = op.key_on("key", mapped, lambda record: str(record[0] % KEYS))
+    # What is keyed changes place only before a stateful step.
+    op.output("out", op.stateful_map("second", keyed, lambda _, record: (None, record)), Counted(delays))
+
+
+def shuffle(flow: Dataflow, seconds: float) -> None:
+    """W4: records of 100 bytes from each worker to all."""
+    made = op.input("made", flow, Made(lambda: repeat(records(100_000), 1000, seconds)))
+    op.output("out", op.redistribute("shuffle", made), Counted())
+
+
+def shuffle_keyed(flow: Dataflow, seconds: float) -> None:
+    """W4: the same by key."""
+    made = op.input("made", flow, Made(lambda: repeat(records(100_000), 1000, seconds)))
+    keyed = op.key_on("key", made, lambda record: str(record[0]))
+    op.output("out", op.stateful_map("same", keyed, lambda _, record: (None, record)), Counted())
+
+
+_CASES = {
+    "word-count": word_count,
+    "window-sum": window_sum,
+    "latency": latency,
+    "shuffle": shuffle,
+    "shuffle-keyed": shuffle_keyed,
+}
+
+
+def main(case: str, seconds: str, process: str, addresses: str) -> None:
+    """Run one process of the flow and say what it found."""
+    flow = Dataflow(case)
+    _CASES[case](flow, float(seconds))
+    cluster_main(flow, addresses.split(";"), int(process))
+    sys.stdout.write(f"\n{json.dumps(_found)}\n")  # on a line of its own: the library writes there, too
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,75 @@
+"""`headgate run`: a user's script, with the environment's options from the command line."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headgate.api.defaults import Defaults
+from headgate.cli.config import assignment
+from headgate.cli.scripts import run_script
+from headgate.config import load_settings
+from headgate.errors import ConfigError
+
+__all__ = ["Local", "Parallelism", "Progress", "chosen_defaults", "run_file"]
+
+Master = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        metavar="URL",
+        help="Spark master of the session to start: local[4], spark://host:7077 ... By default this machine.",
+    ),
+]
+Parallelism = Annotated[
+    int | None, typer.Option("--parallelism", min=1, help="Subtasks of each operator; by default one per task slot.")
+]
+Local = Annotated[bool, typer.Option("--local", help="Run in threads of this process, without Spark.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting; `headgate config` lists all. Repeatable."),
+]
+Progress = Annotated[
+    bool | None,
+    typer.Option("--progress/--no-progress", help="Show progress on stderr; by default where that is a terminal."),
+]
+
+
+def chosen_defaults(
+    master: str | None = None,
+    parallelism: int | None = None,
+    local: bool = False,
+    settings: list[str] | None = None,
+    progress: bool | None = None,
+) -> Defaults:
+    """What the options say, checked.
+
+    >>> chosen_defaults(settings=["network.buffers_per_channel=4"]).settings
+    {'network.buffers_per_channel': '4'}
+    """
+    if local and master is not None:
+        raise ConfigError("--local runs without Spark: give --master, or --local, not both")
+    code = dict(assignment(one) for one in settings or [])
+    load_settings(code=code, environ={}, code_name="--set")
+    return Defaults(master=master, parallelism=parallelism, local=local, settings=code, progress=progress)
+
+
+def run_file(  # noqa: PLR0917 - the command's options
+    file: Annotated[Path, typer.Argument(help="A Python script that builds a pipeline and executes it.")],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ARGS]...", help="The script's own arguments; after `--` if they begin with a dash."),
+    ] = None,
+    master: Master = None,
+    parallelism: Parallelism = None,
+    local: Local = False,
+    settings: Set = None,
+    progress: Progress = None,
+) -> None:
+    """Run a script; what it does not say about its environment, these options do.
+
+    Example: headgate run word_count.py --parallelism 4 --set execution.buffer_timeout=10ms -- --top 20
+
+    Exits with 1 if the script's code fails, with 2 if headgate does, with 130 after Ctrl-C, which cancels its jobs.
+    """
+    run_script(file, arguments or [], chosen_defaults(master, parallelism, local, settings, progress))

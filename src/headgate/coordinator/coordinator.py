@@ -1,0 +1,349 @@
+"""The coordinator of one attempt at a job: who is there, what they may read, what went wrong, and when it is over.
+
+Made in the driver by the host, which starts the workers; each connects to the coordinator's port. All state belongs to
+the network thread; the public methods are for any other thread.
+
+Invariants: every worker is there once; nothing is deployed before all are; a job that was deployed is over only when
+every worker is done or lost, or has not left in time after it was told to; then, and not before, the links of those who
+are done are closed, so that nobody leaves whom others may still read from; strangers change nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from enum import Enum
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final, Self
+
+from headgate.coordinator.cause import Cause, Weight
+from headgate.coordinator.job import Job, JobStatus
+from headgate.coordinator.members import Member, Presence, readers_of
+from headgate.coordinator.port import ControlPort
+from headgate.coordinator.progress import Tracker
+from headgate.errors import ConfigError, HeadgateError, RemoteProtocolError, RequestTimeout, TransportError
+from headgate.net import Identity
+from headgate.net.loop import EpollLoop
+from headgate.net.sockets import SocketOptions, SocketTransport
+from headgate.net.watch import ConnectionOptions
+from headgate.version import __version__
+from headgate.worker.link import COORDINATOR
+from headgate.worker.messages import (
+    Cancel,
+    Deploy,
+    Done,
+    Failed,
+    PartitionConsumable,
+    Register,
+    Report,
+    TaskStateChanged,
+    Wire,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headgate.config import Settings
+    from headgate.coordinator.progress import Progress
+    from headgate.graph.plan import Plan
+    from headgate.ids import AttemptId
+    from headgate.net import Address, Credentials, Timer
+    from headgate.worker.link import ControlLink
+    from headgate.worker.messages import FromWorker, Partition
+
+__all__ = ["Coordinator"]
+
+_log = logging.getLogger(__name__)
+
+_MAX_HOST: Final = 255  # characters
+_MAX_REASON: Final = 1000
+
+
+class _State(Enum):
+    """How far a job is. None leads back."""
+
+    GATHERING = "workers are coming"
+    RUNNING = "all were told to begin"
+    STOPPING = "it has failed or was cancelled; workers were told to stop"
+    OVER = "nobody is left, or nobody is waited for"
+
+
+class Coordinator:
+    """Gathers a job's workers, starts them, wires their partitions, and ends them all when one fails.
+
+    With `credentials`, which must be those of the worker `COORDINATOR`, connections are in TLS.
+
+    >>> from headgate.config import Settings
+    >>> from headgate.graph.plan import Plan, Vertex
+    >>> from headgate.ids import AttemptId, JobId
+    >>> words = Vertex(0, "words", 1, 128, (), inputs=0)
+    >>> plan = Plan(JobId("1"), "word count", (words,), (), workers=1, settings=Settings())
+    >>> with Coordinator(plan, bytes(32), AttemptId(1)) as coordinator:
+    ...     coordinator.address.host, coordinator.job
+    ('127.0.0.1', Job('word count', id='1', created))
+    >>> coordinator.job.status
+    <JobStatus.CANCELLED: 'cancelled'>
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        secret: bytes,
+        attempt: AttemptId,
+        *,
+        credentials: Credentials | None = None,
+        bind_host: str = "127.0.0.1",
+        port: int = 0,
+        settings: Settings | None = None,
+        registration_timeout_s: float = 60.0,
+        goodbye_timeout_s: float = 5.0,
+    ) -> None:
+        self.plan = plan
+        self.job = Job(plan.job, plan.name, progress=self._progress, cancel=self.cancel)
+        self._network = (plan.settings if settings is None else settings).network
+        self._bind = (bind_host, port)
+        self._encrypted = credentials is not None
+        self._registration_timeout_s = registration_timeout_s
+        self._goodbye_timeout_s = goodbye_timeout_s
+        identity = Identity(plan.job, attempt, COORDINATOR, secret, credentials)
+        options = ConnectionOptions(self._network.handshake_timeout.ns, self._network.idle_timeout.ns)
+        self._refuse_plaintext()
+        self._transport = SocketTransport(EpollLoop(), SocketOptions(keepalive=self._network.keepalive))
+        self._port = ControlPort(identity, self._transport, options, max_half_open=self._network.max_half_open)
+        self._port.wanted = self._wanted
+        self._port.on_proved = self._proved
+        self._tracker = Tracker(plan)
+        self._members = [Member(number) for number in range(plan.workers + plan.uses_driver)]
+        self._state = _State.GATHERING
+        self._cause = Cause()  # without an error in STOPPING: it was cancelled
+        self._reason = ""  # for workers that are told to stop
+        self._consumable: set[Partition] = set()
+        self._deployed_ns: int | None = None
+        self._over_ns: int | None = None
+        self._timer: Timer | None = None
+        self._address: Address | None = None
+        self._closed = False
+
+    def start(self) -> Address:
+        """Open the port, and begin to wait for workers.
+
+        Raises:
+            TransportError: the port is in use, or the address is not this machine's.
+        """
+        self._transport.start()
+        try:
+            self._address = self._transport.call(self._begin)
+        except BaseException:
+            self._transport.close()
+            raise
+        return self._address
+
+    @property
+    def address(self) -> Address:
+        """Where it listens, once it was started."""
+        assert self._address is not None, "it was started"
+        return self._address
+
+    @property
+    def refused(self) -> int:
+        """Connections that came to nothing: strangers, mostly."""
+        return self._port.refused
+
+    def cancel(self, reason: str = "cancelled") -> None:
+        """Stop the job, unless it has failed or is over."""
+        self._transport.call_soon(lambda: self._cancel(reason))
+
+    def fail(self, error: HeadgateError) -> None:
+        """Let the job fail: the host knows of something that no worker can tell."""
+        self._transport.call_soon(lambda: self._fail(error, Weight.of(error)))
+
+    def close(self) -> None:
+        """End the job if it is not over, all links, the port and the thread. May be repeated. Not from a callback."""
+        if not self._closed:
+            self._closed = True
+            if self._address is not None:
+                self._transport.call(self._shut)  # waits, so that what it sends goes before the transport
+            self._transport.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # Beginning and end, on the network thread.
+
+    def _refuse_plaintext(self) -> None:
+        host = self._bind[0]
+        if not (self._encrypted or self._network.insecure_plaintext or ip_address(host).is_loopback):
+            raise ConfigError(
+                f"the coordinator's address {host} can be reached from other machines, and it has no certificate: "
+                "give it one, or set network.insecure_plaintext if everyone on the way may read what is said"
+            )
+
+    def _begin(self) -> Address:
+        address = self._port.listen(*self._bind)
+        self._call_in(self._registration_timeout_s, self._on_missing)
+        if not self._members:
+            self._deploy()
+        return address
+
+    def _shut(self) -> None:
+        self._cancel("the driver has left")
+        self._over()
+        self._port.close()
+
+    def _call_in(self, seconds: float, function: Callable[[], object]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._transport.call_at(self._transport.now_ns() + int(seconds * 1e9), function)
+
+    def _on_missing(self) -> None:
+        missing = [one.number for one in self._members if one.presence is not Presence.REGISTERED]
+        names = ", ".join(map(str, missing[:20])) + (", ..." if len(missing) > 20 else "")
+        text = f"{len(missing)} of {len(self._members)} workers (number {names}) did not register"
+        limit = f"within {self._registration_timeout_s:g} s"
+        self._fail(RequestTimeout(f"job {self.plan.name!r}: {text} {limit}: did they start?"), Weight.OWN)
+
+    # Who is there.
+
+    def _wanted(self, worker: int) -> bool:
+        return worker < len(self._members) and self._members[worker].presence is Presence.ABSENT
+
+    def _proved(self, link: ControlLink) -> None:
+        member = self._members[link.worker]
+        member.presence, member.link = Presence.CONNECTED, link
+        link.on_message = lambda message: self._heard(member, message)
+        link.on_lost = lambda error: self._lost(member, error)
+        if self._state is _State.OVER:  # who comes too late
+            member.send(Cancel(self._reason))
+            link.close()
+
+    def _registered(self, member: Member, register: Register) -> None:
+        if register.headgate != __version__:
+            theirs = register.headgate[:40]
+            raise RemoteProtocolError(f"it has headgate {theirs!r}, the driver {__version__!r}: install the same")
+        if not 0 < len(register.host) <= _MAX_HOST or not 0 < register.port < 2**16:
+            raise RemoteProtocolError("it registers with an address that is none")
+        member.presence, member.register = Presence.REGISTERED, register
+        self._tracker.registered(member.number, register)
+        if all(one.presence is Presence.REGISTERED for one in self._members):
+            self._deploy()
+        self.job.changed()
+
+    def _lost(self, member: Member, error: HeadgateError | None) -> None:
+        if member.presence is Presence.DONE:
+            return
+        member.presence = Presence.LOST
+        if self._state is _State.OVER:
+            return
+        why = "its link was closed" if error is None else str(error)
+        lost = TransportError(f"worker {member.number} was lost before it was done: {why}", peer=member.place)
+        lost.__cause__ = error
+        self._fail(lost, Weight.LOST)
+        self._look_if_over()
+
+    # What workers say.
+
+    def _heard(self, member: Member, message: FromWorker) -> None:
+        if member.presence is Presence.CONNECTED:
+            if not isinstance(message, Register):
+                raise RemoteProtocolError(f"{type(message).__name__} before Register")
+            self._registered(member, message)
+            return
+        if isinstance(message, Register) or (member.presence is Presence.DONE and not isinstance(message, Report)):
+            raise RemoteProtocolError(f"{type(message).__name__} from a worker that is {member.presence.name.lower()}")
+        if self._state is _State.GATHERING and isinstance(message, PartitionConsumable | Done):
+            raise RemoteProtocolError(f"{type(message).__name__} before Deploy")
+        match message:
+            case TaskStateChanged(vertex, subtask, state):
+                self._tracker.moved(member.number, vertex, subtask, state)
+                self.job.changed()
+            case PartitionConsumable(partition):
+                self._wire(member, partition)
+            case Report():
+                self._tracker.report(member.number, message)
+                self.job.changed()
+            case Failed():
+                error = message.error()
+                self._fail(error, Weight.of(error), but=member)
+            case Done():
+                member.presence = Presence.DONE
+                self._look_if_over()
+
+    def _deploy(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._state = _State.RUNNING
+        self._deployed_ns = self._transport.now_ns()
+        self.job.begin()
+        for member in self._members:
+            member.send(Deploy())
+        self._look_if_over()
+
+    def _wire(self, member: Member, partition: Partition) -> None:
+        """A partition can be read: tell the workers of its readers (P6). A second notice changes nothing."""
+        readers = readers_of(self.plan, partition, member.number)
+        if partition in self._consumable:
+            return
+        self._consumable.add(partition)
+        assert member.register is not None, "only who has registered is listened to"
+        wire = Wire(partition, member.number, member.register.host, member.register.port)
+        for worker in readers:
+            self._members[worker].send(wire)
+
+    # How it ends.
+
+    def _fail(self, error: HeadgateError, weight: Weight, *, but: Member | None = None) -> None:
+        """Something failed: stop the job, if that was not done, and tell all others."""
+        cancelled = self._state is _State.STOPPING and self._cause.error is None
+        if cancelled or self._state is _State.OVER:
+            _log.info("job %s, which is being stopped: %s", self.plan.name, error)
+        elif self._cause.hear(error, weight):
+            self.job.ending(error)
+            self._stop(str(error), but=but)
+
+    def _cancel(self, reason: str) -> None:
+        if self._state in (_State.GATHERING, _State.RUNNING):
+            self.job.ending(None)
+            self._stop(reason)
+
+    def _stop(self, reason: str, *, but: Member | None = None) -> None:
+        if self._state is _State.STOPPING:
+            return
+        self._state, self._reason = _State.STOPPING, reason[:_MAX_REASON]
+        for member in self._members:
+            if member is not but:
+                member.send(Cancel(self._reason))
+        self._call_in(self._goodbye_timeout_s, self._over)
+        self._look_if_over()
+
+    def _look_if_over(self) -> None:
+        begun = self._deployed_ns is not None  # else nobody has anything to end
+        stopped = self._state is _State.STOPPING and not (begun and any(one.here for one in self._members))
+        finished = self._state is _State.RUNNING and all(one.presence is Presence.DONE for one in self._members)
+        if stopped or finished:
+            self._over()
+
+    def _over(self) -> None:
+        if self._state is _State.OVER:
+            return
+        finished, self._state = self._state is _State.RUNNING, _State.OVER
+        self._over_ns = self._transport.now_ns()
+        if self._timer is not None:
+            self._timer.cancel()
+        still = [one.number for one in self._members if one.here]
+        if still and self._deployed_ns is not None and not self._closed:
+            _log.warning("job %s: workers %s did not leave in time", self.plan.name, still)
+        for member in self._members:
+            if member.link is not None:
+                member.link.close()  # so that the worker leaves
+        if finished:
+            self.job.end(JobStatus.FINISHED)
+        else:
+            self.job.end(JobStatus.CANCELLED if self._cause.error is None else JobStatus.FAILED)
+
+    def _progress(self) -> Progress:
+        began_ns, over_ns = self._deployed_ns, self._over_ns
+        until_ns = self._transport.now_ns() if over_ns is None else over_ns
+        return self._tracker.snapshot(self.job.status, 0.0 if began_ns is None else (until_ns - began_ns) / 1e9)

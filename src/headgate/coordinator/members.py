@@ -1,0 +1,91 @@
+"""The workers of a job, as the coordinator knows them, and which of them read what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from headgate.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from headgate.graph.plan import Plan
+    from headgate.worker.link import ControlLink
+    from headgate.worker.messages import FromCoordinator, Partition, Register
+
+__all__ = ["Member", "Presence", "readers_of"]
+
+
+class Presence(Enum):
+    """Where a worker is. None leads back.
+
+    >>> Member(0).presence
+    <Presence.ABSENT: 'has not come'>
+    """
+
+    ABSENT = "has not come"
+    CONNECTED = "has proved itself"
+    REGISTERED = "takes part"
+    DONE = "has said that it leaves"
+    LOST = "has left without a word"
+
+
+@dataclass(slots=True)
+class Member:
+    """One worker.
+
+    >>> Member(3).here
+    False
+    """
+
+    number: int
+    presence: Presence = Presence.ABSENT
+    link: ControlLink | None = None
+    register: Register | None = None
+
+    @property
+    def here(self) -> bool:
+        """Whether it has come, and not left."""
+        return self.presence in (Presence.CONNECTED, Presence.REGISTERED)
+
+    @property
+    def place(self) -> str:
+        """Where it runs."""
+        if self.register is not None:
+            return f"{self.register.host}:{self.register.pid}"
+        return "unknown place" if self.link is None else self.link.address
+
+    def send(self, message: FromCoordinator) -> None:
+        """Tell it something, if it is there."""
+        if self.here and self.link is not None:
+            self.link.send(message)
+
+
+def readers_of(plan: Plan, partition: Partition, worker: int) -> list[int]:
+    """The workers with tasks that read a partition of this worker.
+
+    >>> from headgate.config import Settings
+    >>> from headgate.graph.plan import Exchange, Plan, Ship, ShipKind, Vertex
+    >>> from headgate.worker.messages import Partition
+    >>> vertices = Vertex(0, "words", 2, 128, (), inputs=0), Vertex(1, "count", 2, 128, ())
+    >>> exchange = Exchange(0, producer=0, operator=0, consumer=1, ship=Ship(ShipKind.HASH))
+    >>> plan = Plan("1", "word count", vertices, (exchange,), workers=2, settings=Settings())
+    >>> readers_of(plan, Partition(vertex=0, output=0, subtask=1), worker=1)
+    [0, 1]
+    >>> readers_of(plan, Partition(vertex=0, output=0, subtask=1), worker=0)
+    Traceback (most recent call last):
+    headgate.errors.RemoteProtocolError: worker 0 has no Partition(vertex=0, output=0, subtask=1)
+
+    Raises:
+        RemoteProtocolError: that worker has no such partition.
+    """
+    if 0 <= partition.vertex < len(plan.vertices):
+        producer, outputs = plan.vertex(partition.vertex), plan.outputs(partition.vertex)
+        workers = producer.workers(plan)
+        has_task = 0 <= partition.subtask < len(workers) and workers[partition.subtask] == worker
+        if has_task and 0 <= partition.output < len(outputs):
+            exchange = outputs[partition.output]
+            consumer = plan.vertex(exchange.consumer)
+            subtasks = exchange.consumers_of(partition.subtask, producer.parallelism, consumer.parallelism)
+            return sorted({consumer.workers(plan)[one] for one in subtasks})
+    raise RemoteProtocolError(f"worker {worker} has no {partition}")

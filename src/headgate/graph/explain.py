@@ -1,0 +1,206 @@
+"""A plan for people: as text, and as a Mermaid diagram.
+
+Shows what is decided before anything runs: which operators form a task, where its subtasks are, how records get from
+one task to the next and by which serializer, and how many network buffers each worker needs of those it has (M5).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from headgate.buffer import Limits
+from headgate.config import FlowControl, format_size
+from headgate.errors import ConfigError
+from headgate.graph.plan import ShipKind
+from headgate.record import AuthenticatedPeer, SerializerRegistry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from headgate.graph.plan import Exchange, Plan, Vertex
+
+__all__ = ["explain_mermaid", "explain_text"]
+
+
+def explain_text(plan: Plan, *, memory_bytes: int) -> str:
+    """The plan as lines of text.
+
+    Args:
+        plan: The plan.
+        memory_bytes: The network memory of each worker.
+
+    >>> from headgate.config import Settings
+    >>> from headgate.graph import Edge, Ship, StreamGraph, make_plan
+    >>> graph = StreamGraph()
+    >>> words = graph.add("words", object, source=object(), hint=str)
+    >>> count = graph.add("count", object, inputs=[Edge(words, Ship(ShipKind.HASH, key=len))])
+    >>> plan = make_plan(graph.take(), job="1", name="job", parallelism=2, settings=Settings(), splits=False)
+    >>> print(explain_text(plan, memory_bytes=2**20))
+    job: 2 vertices on 2 workers
+    <BLANKLINE>
+    [0] words
+        parallelism 2, workers 0 to 1
+    <BLANKLINE>
+    [1] count
+        parallelism 2, workers 0 to 1
+        <- [0] hash, str
+    <BLANKLINE>
+    network buffers of 32 KiB that each worker needs, of 32 that it has:
+        workers 0, 1: 5 = 3 (words) + 2 (count)
+    """
+    lines = [f"{plan.name}: {len(plan.vertices)} vertices on {_count(plan.workers, 'worker')}" + _driver(plan), ""]
+    serializers = _Serializers(plan)
+    for vertex in plan.vertices:
+        lines += _vertex_lines(plan, vertex, serializers)
+    lines += _budget_lines(plan, memory_bytes)
+    return "\n".join(lines)
+
+
+def _driver(plan: Plan) -> str:
+    return " and in the driver" if plan.uses_driver else ""
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def _where(plan: Plan, vertex: Vertex) -> str:
+    if vertex.in_driver:
+        return "in the driver"
+    workers = vertex.workers(plan)
+    if len(workers) == 1:
+        return f"worker {workers[0]}"
+    return f"workers {workers[0]} to {workers[-1]}"
+
+
+def _vertex_lines(plan: Plan, vertex: Vertex, serializers: _Serializers) -> Iterator[str]:
+    group = "" if vertex.in_driver or vertex.slot_group == "default" else f", slot group {vertex.slot_group}"
+    yield f"[{vertex.id}] {vertex.name}"
+    yield f"    parallelism {vertex.parallelism}, {_where(plan, vertex)}{group}"
+    yield from _chain_lines(vertex)
+    for exchange in plan.inputs(vertex.id):
+        second = ", second input" if exchange.input else ""
+        how = f"{_shipped(exchange)}, {serializers.of(exchange)}{second}{_timeout(exchange)}"
+        yield f"    <- [{exchange.producer}] {how}"
+    yield ""
+
+
+def _chain_lines(vertex: Vertex) -> Iterator[str]:
+    """The operators of a vertex, where they are not just one after another."""
+    operators = vertex.operators
+    if all(one.tag is None and one.reads in (None, number - 1) for number, one in enumerate(operators)):
+        return
+    for number, one in enumerate(operators):
+        read = "" if one.reads is None else f" reads {one.reads + 1}"
+        yield f"    {number + 1}. {one.name}{read}{'' if one.tag is None else f', side output {one.tag}'}"
+
+
+def _timeout(exchange: Exchange) -> str:
+    return "" if exchange.buffer_timeout is None else f", buffer timeout {exchange.buffer_timeout}"
+
+
+def _shipped(exchange: Exchange) -> str:
+    ship = exchange.ship
+    text = str(ship.kind)
+    if ship.kind is ShipKind.HASH_COLUMNS:
+        text = f"hash of {', '.join(ship.columns)}"
+    return text if exchange.tag is None else f"side output {exchange.tag}, {text}"
+
+
+class _Serializers:
+    """What the workers will choose."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._registry = SerializerRegistry()
+        for key, serializer in plan.serializers.items():
+            self._registry.register(key, serializer, replace=True)
+
+    def of(self, exchange: Exchange) -> str:
+        try:
+            return self._registry.serializer_for(exchange.hint, peer=AuthenticatedPeer.this_process()).name
+        except ConfigError as error:
+            return f"no serializer: {error}"
+
+
+def _budget_lines(plan: Plan, memory_bytes: int) -> Iterator[str]:
+    """The buffers that each worker needs, of how many it has; workers that need the same stand together."""
+    network, segment_size = plan.settings.network, plan.settings.memory.segment_size
+    limits = Limits(
+        buffers_per_channel=network.buffers_per_channel,
+        floating_buffers_per_gate=network.floating_buffers_per_gate,
+        max_buffers_per_channel=network.max_buffers_per_channel,
+        max_overdraft_buffers=network.max_overdraft_buffers,
+        credit_based=network.flow_control is FlowControl.CREDIT,
+    )
+    available = memory_bytes // segment_size
+    yield f"network buffers of {format_size(segment_size)} that each worker needs, of {available} that it has:"
+    alike: dict[tuple[int, str], list[int]] = {}
+    for worker in range(plan.workers + plan.uses_driver):
+        demands = plan.demands_of(worker)
+        required = sum(one.required(limits) for one in demands)
+        parts = " + ".join(f"{one.required(limits)} ({_task(one.name)})" for one in demands)
+        alike.setdefault((required, parts), []).append(worker)
+    for (required, parts), workers in alike.items():
+        lacking = f": {required - available} too few" if required > available else ""
+        yield f"    {_named(workers, plan.workers)}: {required} = {parts or 'nothing'}{lacking}"
+
+
+def _task(name: str) -> str:
+    return re.sub(r" \(\d+\)$", "", name)
+
+
+def _named(workers: list[int], driver: int) -> str:
+    if workers == [driver]:
+        return "driver"
+    numbers = [str(worker) for worker in workers if worker != driver] + ["driver"] * (driver in workers)
+    if len(numbers) > 2 and workers == list(range(workers[0], workers[-1] + 1)) and driver not in workers:
+        return f"workers {numbers[0]} to {numbers[-1]}"
+    return f"{'worker' if len(numbers) == 1 else 'workers'} {', '.join(numbers)}"
+
+
+def explain_mermaid(plan: Plan) -> str:
+    """The plan as a Mermaid flowchart.
+
+    >>> from headgate.config import Settings
+    >>> from headgate.graph import Edge, Ship, StreamGraph, make_plan
+    >>> graph = StreamGraph()
+    >>> words = graph.add("words", object, source=object(), hint=str)
+    >>> count = graph.add("count", object, inputs=[Edge(words, Ship(ShipKind.HASH, key=len))])
+    >>> plan = make_plan(graph.take(), job="1", name="job", parallelism=2, settings=Settings(), splits=False)
+    >>> print(explain_mermaid(plan))
+    flowchart LR
+        v0(["words<br/><i>x 2</i>"])
+        v1["count<br/><i>x 2</i>"]
+        v0 -->|"hash, str"| v1
+    """
+    serializers = _Serializers(plan)
+    lines = ["flowchart LR"]
+    for vertex in plan.vertices:
+        operators = "<br/>".join(_quoted(operator.name) for operator in vertex.operators)
+        where = "driver" if vertex.in_driver else f"x {vertex.parallelism}"
+        opening, closing = ('(["', '"])') if not vertex.inputs else ('["', '"]')
+        lines.append(f"    v{vertex.id}{opening}{operators}<br/><i>{where}</i>{closing}")
+    for exchange in plan.exchanges:
+        label = _quoted(f"{_shipped(exchange)}, {serializers.of(exchange)}")
+        lines.append(f'    v{exchange.producer} -->|"{label}"| v{exchange.consumer}')
+    return "\n".join(lines + list(_subgraphs(plan)))
+
+
+def _subgraphs(plan: Plan) -> Iterable[str]:
+    """Slot groups, where there are several."""
+    if len(plan.slot_groups) < 2:
+        return
+    for number, (group, _) in enumerate(plan.slot_groups):
+        members = [vertex for vertex in plan.vertices if vertex.slot_group == group and not vertex.in_driver]
+        yield f'    subgraph g{number} ["{_quoted(group)}"]'
+        for vertex in members:
+            yield f"        v{vertex.id}"
+        yield "    end"
+
+
+def _quoted(text: str) -> str:
+    """Text that Mermaid shows as it is."""
+    for character, name in (("#", "#35;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;")):
+        text = text.replace(character, name)
+    return text

@@ -1,0 +1,179 @@
+"""DataFrames as sources: their rows reach the source's subtasks as Arrow batches, through Spark's own stream.
+
+In the driver, `feed_workers` makes the DataFrame whose partition i is what worker i reads. One DataFrame with a
+partition for each worker is read where it is; otherwise Spark shuffles it first. Several are shuffled as one, each
+batch a row of (source, bytes of an Arrow stream). In a worker a `DataFrameSource` takes its batches from its feed
+(`worker.feeds`).
+
+Nothing is ever collected in the driver.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+from headgate.errors import ConfigError
+from headgate.spark.session import is_connect
+from headgate.task.source import Source, Wait
+from headgate.worker.feeds import SOURCE_COLUMN, feed_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headgate.graph.plan import Plan, Vertex
+    from headgate.task.operator import Place
+
+__all__ = ["DataFrameSource", "feed_workers", "sources_of"]
+
+FORMS: Final = ("tuple", "dict", "row", "arrow")
+_TAKE_S: Final = 0.05  # how long a subtask waits for a batch before its timers and others get a turn
+
+# Parts of a physical plan that keep the partitions of what they read, so that a barrier stage may contain them.
+_NARROW: Final = frozenset(
+    {
+        "ColumnarToRow",
+        "Filter",
+        "InputAdapter",
+        "LocalTableScan",
+        "Project",
+        "Range",
+        "RowToColumnar",
+        "Scan ExistingRDD",
+    }
+)
+
+
+class DataFrameSource(Source[Any]):
+    """The rows of a Spark DataFrame, as `form` says: tuples, dicts, `pyspark.sql.Row`s, or Arrow batches as they come.
+
+    The DataFrame stays in the driver; the name is how a worker finds what comes of it.
+    """
+
+    def __init__(self, dataframe: DataFrame, form: str = "tuple") -> None:
+        if form not in FORMS:
+            raise ConfigError(f"rows of a DataFrame come as {', '.join(FORMS)}, not as {form!r}")
+        self.name = f"dataframe-{secrets.token_hex(8)}"
+        self.form = form
+        self.hint = "arrow" if form == "arrow" else None
+        self.dataframe: DataFrame | None = dataframe
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "dataframe": None}
+
+    def __deepcopy__(self, memo: object) -> DataFrameSource:
+        return self
+
+    def splits(self, parallelism: int) -> list[int]:
+        """One for each subtask: what Spark sends to its worker."""
+        return list(range(parallelism))
+
+    def read(self, split: int, offset: int, place: Place) -> Iterator[list[Any] | Wait]:  # noqa: ARG002
+        """The rows that have come to this worker."""
+        feed, rows = feed_of(self.name), _rows_of(self.form)
+        while not feed.ended:
+            batch = feed.take(_TAKE_S)
+            if batch is None:
+                yield Wait(0.0)
+            elif batch.num_rows:
+                yield rows(batch)
+
+
+def _rows_of(form: str) -> Callable[[pa.RecordBatch], list[Any]]:
+    def tuples(batch: pa.RecordBatch) -> list[Any]:
+        return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+
+    def dicts(batch: pa.RecordBatch) -> list[Any]:
+        rows: list[Any] = batch.to_pylist()
+        return rows
+
+    def named(batch: pa.RecordBatch) -> list[Any]:
+        from pyspark.sql import Row  # noqa: PLC0415 - only where it is asked for
+
+        row = Row(*batch.schema.names)
+        return [row(*values) for values in tuples(batch)]
+
+    return {"tuple": tuples, "dict": dicts, "row": named, "arrow": lambda batch: [batch]}[form]
+
+
+def sources_of(plan: Plan) -> list[DataFrameSource]:
+    """The DataFrames that a plan reads, in the order in which workers are told of them."""
+    return [source for _, source in _found(plan)]
+
+
+def _found(plan: Plan) -> list[tuple[Vertex, DataFrameSource]]:
+    return [
+        (vertex, one.source)
+        for vertex in plan.vertices
+        for one in vertex.operators
+        if isinstance(one.source, DataFrameSource)
+    ]
+
+
+def feed_workers(spark: SparkSession, plan: Plan, sources: Sequence[DataFrameSource]) -> DataFrame:
+    """A DataFrame with a partition for each worker, in which that worker finds the rows of all its sources."""
+    if not sources:
+        return spark.range(0, plan.workers, 1, plan.workers)
+    frames = []
+    for source in sources:
+        if source.dataframe is None:
+            raise ConfigError("this DataFrame was used in another process: make the pipeline where it runs")
+        frames.append(source.dataframe)
+    found = _found(plan)
+    everywhere = [vertex.workers(plan) == range(plan.workers) for vertex, _ in found]
+    if len(frames) == 1 and everywhere[0]:
+        return frames[0] if _partitions(frames[0]) == plan.workers else frames[0].repartition(plan.workers)
+    tagged = None
+    for number, (vertex, _) in enumerate(found):
+        workers = vertex.workers(plan)
+        one = frames[number].mapInArrow(_tagging(number, workers.start, len(workers)), _TAGGED)
+        tagged = one if tagged is None else tagged.unionAll(one)
+    assert tagged is not None, "there is a source"
+    return tagged.repartitionById(plan.workers, tagged["worker"]).select(SOURCE_COLUMN, "batch")
+
+
+_TAGGED: Final = f"worker int, {SOURCE_COLUMN} long, batch binary"
+
+
+def _tagging(number: int, first: int, count: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Makes each batch of a source one row, and gives them to the source's workers in turn."""
+
+    def tag(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa  # noqa: PLC0415 - it runs elsewhere
+        from pyspark import TaskContext  # noqa: PLC0415
+
+        context = TaskContext.get()
+        turn = 0 if context is None else context.partitionId()
+        names = ["worker", SOURCE_COLUMN, "batch"]
+        for batch in batches:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, batch.schema) as writer:
+                writer.write_batch(batch)
+            to = pa.array([first + turn % count], pa.int32())
+            row = [to, pa.array([number], pa.int64()), pa.array([sink.getvalue().to_pybytes()], pa.binary())]
+            yield pa.RecordBatch.from_arrays(row, names=names)
+            turn += 1
+
+    return tag
+
+
+def _partitions(frame: DataFrame) -> int | None:
+    """How many partitions it has, if that is sure before it is computed and a barrier stage may contain it."""
+    if is_connect(frame.sparkSession):
+        return None
+    plan = frame._jdf.queryExecution().executedPlan()
+    if not _is_narrow(plan):
+        return None
+    return int(plan.execute().getNumPartitions())
+
+
+def _is_narrow(plan: Any) -> bool:
+    name = str(plan.nodeName())
+    known = name in _NARROW or name.startswith(
+        ("WholeStageCodegen", "Scan parquet", "Scan csv", "Scan json", "Scan text")
+    )
+    children = plan.children()
+    return known and all(_is_narrow(children.apply(i)) for i in range(children.size()))

@@ -1,0 +1,227 @@
+"""A Spark session for people who gave none, and how many tasks any session can run at once.
+
+Called in the driver. `local_session` takes the running session if there is one, also one that spark-submit has
+prepared, and otherwise starts a quiet one in this machine's cores.
+
+How slots are counted: Spark itself is asked (`maxNumConcurrentTasks`, the very figure that it compares a barrier stage
+with), which knows executors, cores, `spark.task.cpus` and other resources. Through Spark Connect nobody can be asked;
+there `local[n]` and `local-cluster[n,c,m]` are read from the master's name, and anything else is not known.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from headgate.errors import ConfigError
+from headgate.spark.java import find_java, without_incubator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+__all__ = ["check_barrier", "is_connect", "is_loopback", "local_session", "require_slots", "slots"]
+
+_LAUNCH = threading.Lock()  # one JVM is started at a time: that changes the environment for a moment
+_LOG4J: Final = Path(__file__).with_name("log4j2.properties")
+_FIRST_EXECUTOR_S: Final = 30.0  # what a cluster may take to start the application's first executor
+_SETTLED_S: Final = 3.0  # how long the number of slots stays the same before it is believed
+_POLL_S: Final = 0.1
+
+_CONF: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.buffer.size": "4096",  # rows leave a Python worker at once: 0.05 s instead of 0.5 s
+    "spark.python.worker.reuse": "true",
+    "spark.python.task.killTimeout": "1s",
+    "spark.stage.maxConsecutiveAttempts": "1",  # a pipeline that has failed is not run three times more
+    # A second guard behind `require_slots`, without which Spark tries for ten minutes.
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "5",
+}
+_UNFIT: Final = {
+    "spark.dynamicAllocation.enabled": "dynamic allocation, which takes executors away from a stage that needs all",
+    "spark.speculation": "speculation, which runs a task twice",
+}
+
+
+def local_session(
+    parallelism: int, *, master: str | None = None, conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """The running session, or one on this machine with a slot for each of `parallelism` workers.
+
+    What spark-submit, `spark-defaults.conf` or `conf` say is left as it is; `master` is `local[n]` if nobody says.
+    """
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - `import headgate` must be quick
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    with _LAUNCH:
+        running = SparkSession.getActiveSession()
+        if running is not None:
+            return running
+        if master is not None and master.startswith("sc://"):
+            return SparkSession.builder.remote(master).getOrCreate()
+        if master is None and os.environ.get("SPARK_REMOTE"):
+            return SparkSession.builder.getOrCreate()
+        with _launch_environment():
+            context: Any = SparkContext
+            context._ensure_initialized()
+            settings = _settled(SparkConf(), parallelism, master, conf or {})
+            return SparkSession.builder.config(conf=settings).getOrCreate()
+
+
+def _settled(settings: SparkConf, parallelism: int, master: str | None, conf: Mapping[str, str]) -> SparkConf:
+    """Ours where nobody has said anything."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # what the launcher says by itself when nobody is asked
+        if settings.get("spark.master", "local[*]") == "local[*]":
+            settings.setMaster(f"local[{max(parallelism, os.cpu_count() or 1)}]")
+        settings.set("spark.ui.showConsoleProgress", "false")
+        settings.setAppName("headgate")
+    if master is not None:
+        settings.setMaster(master)
+    for key, value in conf.items():
+        settings.set(key, value)
+    local = str(settings.get("spark.master", "local")).startswith("local")
+    for key, value in _CONF.items():
+        if local or not key.startswith("spark.driver."):
+            settings.setIfMissing(key, value)
+    return settings
+
+
+@contextmanager
+def _launch_environment() -> Iterator[None]:
+    """What the JVM that is about to start finds in its environment: a Java, its logging, this interpreter."""
+    changes = {} if "PYSPARK_PYTHON" in os.environ else {"PYSPARK_PYTHON": sys.executable}
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit has started one already
+        import pyspark  # noqa: PLC0415
+
+        options = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Dlog4j2.configurationFile={_LOG4J.as_uri()}"
+        java = find_java()
+        if java.major >= 24:  # where Spark's own libraries draw warnings
+            options += " --enable-native-access=ALL-UNNAMED --sun-misc-unsafe-memory-access=allow"
+        changes |= {
+            "JAVA_HOME": str(without_incubator(java)),
+            "SPARK_HOME": os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent),
+            "SPARK_SUBMIT_OPTS": options.strip(),
+        }
+    before = {key: os.environ.get(key) for key in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether this is a session of Spark Connect, which has no context."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def is_loopback(spark: SparkSession) -> bool:
+    """Whether all workers run on this machine and reach each other by loopback: `local` and `local-cluster`."""
+    return master_of(spark).startswith("local")
+
+
+def master_of(spark: SparkSession) -> str:
+    """What the session's master is called."""
+    if is_connect(spark):
+        return str(spark.conf.get("spark.master", ""))
+    return str(spark.sparkContext.master)
+
+
+def conf_of(spark: SparkSession, key: str, default: str) -> str:
+    """A setting of the session or of its application."""
+    if is_connect(spark):
+        return str(spark.conf.get(key, default))
+    return str(spark.sparkContext.getConf().get(key, default))
+
+
+def check_barrier(spark: SparkSession) -> None:
+    """Refuse what does not go with a stage whose tasks all run at once.
+
+    Raises:
+        ConfigError: dynamic allocation or speculation is on.
+    """
+    for key, what in _UNFIT.items():
+        if conf_of(spark, key, "false").lower() == "true":
+            raise ConfigError(
+                f"{key} = true: headgate's workers all run at once, and do not go with {what}. Set it to false"
+            )
+
+
+def slots(spark: SparkSession) -> int | None:
+    """How many tasks can run at once now; None where nobody can say (see above)."""
+    if not is_connect(spark):
+        scheduler = spark.sparkContext._jsc.sc()
+        profile = scheduler.resourceProfileManager().defaultResourceProfile()
+        return int(scheduler.maxNumConcurrentTasks(profile))
+    return _slots_by_name(master_of(spark), conf_of(spark, "spark.task.cpus", "1"), os.cpu_count() or 1)
+
+
+def _slots_by_name(master: str, task_cpus: str, cores: int) -> int | None:
+    """The slots of a master that says them in its name.
+
+    >>> _slots_by_name("local[*]", "1", 2), _slots_by_name("local[4,2]", "1", 2), _slots_by_name("local", "1", 2)
+    (2, 4, 1)
+    >>> _slots_by_name("local-cluster[2,3,1024]", "2", 2), _slots_by_name("spark://host:7077", "1", 2)
+    (2, None)
+    """
+    each = float(task_cpus)
+    if found := re.fullmatch(r"local(?:\[(\*|\d+)(?:\s*,\s*\S+)?\])?", master):
+        count = found[1] or "1"
+        return int((cores if count == "*" else int(count)) // each)
+    if found := re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", master):
+        return int(found[1]) * int(int(found[2]) // each)
+    return None
+
+
+def require_slots(spark: SparkSession, needed: int, *, busy: int = 0) -> None:
+    """See that `needed` workers can run at once, beside `busy` others of ours.
+
+    Waits for executors only while a cluster is still starting them.
+
+    Raises:
+        ConfigError: there are too few; says how many, and how to get more.
+    """
+    began = last_change = time.monotonic()
+    there = slots(spark)
+    while there is not None and there < needed + busy and not master_of(spark).startswith("local["):
+        now = time.monotonic()
+        # Nothing yet: the first executor is on its way. Something: more may follow at once.
+        if (
+            now - last_change >= (_FIRST_EXECUTOR_S if there == 0 else _SETTLED_S)
+            or now - began >= 2 * _FIRST_EXECUTOR_S
+        ):
+            break
+        time.sleep(_POLL_S)
+        before, there = there, slots(spark)
+        if there != before:
+            last_change = time.monotonic()
+    if there is not None and there < needed + busy:
+        master = master_of(spark)
+        how = (
+            f"start Spark with master local[{needed + busy}] (slots need not be cores)"
+            if master.startswith("local") and not master.startswith("local-cluster")
+            else "give the application more cores (spark.cores.max, executors) or less per task (spark.task.cpus)"
+        )
+        taken = f", {busy} of them taken by other pipelines of this session" if busy else ""
+        raise ConfigError(
+            f"the pipeline needs {needed} task slots at once, and {master} has {there}{taken}: {how}, or lower the "
+            "pipeline's parallelism"
+        )

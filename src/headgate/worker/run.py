@@ -1,0 +1,166 @@
+"""A worker's life from its first connection to its last: what every host calls, once per worker.
+
+The calling thread serves the control connection: it takes the coordinator's messages in their order and sends a report
+once a second. Tasks and the network have threads of their own.
+
+Invariant: when `run_worker` returns or raises, no thread, socket or buffer of it is left, except a task that is stuck
+in user code, which is named.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from headgate.errors import Cancelled, HeadgateError, TransportError
+from headgate.net import Identity
+from headgate.net.watch import ConnectionOptions
+from headgate.record import SerializerRegistry
+from headgate.version import __version__
+from headgate.worker.control import connect_control
+from headgate.worker.environment import Environment
+from headgate.worker.messages import Cancel, Deploy, Done, Failed, Register, Wire
+from headgate.worker.setup import WorkerPart
+from headgate.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headgate.config import Settings
+    from headgate.graph.plan import Plan
+    from headgate.ids import AttemptId
+    from headgate.net import Address
+    from headgate.net.certificates import Credentials
+    from headgate.worker.messages import FromCoordinator, FromWorker
+
+__all__ = ["run_worker"]
+
+_log = logging.getLogger("headgate.worker")
+
+_REPORT_S: Final = 1.0
+_STOP_S: Final = 4.0  # how long tasks may take to end
+
+
+class _Lost:
+    """The control connection is over."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+
+
+def run_worker(
+    plan: Plan,
+    index: int,
+    attempt: AttemptId,
+    secret: bytes,
+    coordinator: Address,
+    *,
+    bind_host: str = "127.0.0.1",
+    credentials: Credentials | None = None,
+) -> None:
+    """Run one worker of a job until the job is over.
+
+    Raises:
+        HeadgateError: the coordinator cannot be reached or was lost, or this worker could not be set up. What tasks
+            raise is reported to the coordinator, not raised here.
+
+    >>> import headgate as hg  # a host calls it, once per worker; this one in threads
+    >>> env = hg.environment(local=True, parallelism=2)
+    >>> sorted(env.from_collection([1, 2]).execute_and_collect())
+    [1, 2]
+    """
+    settings = replace(plan.settings, network=replace(plan.settings.network, bind_address=bind_host))
+    memory_bytes = settings.network_memory_bytes(_share_of_memory(settings, plan.workers + 1)).bytes
+    inbox: queue.SimpleQueue[FromCoordinator | _Lost] = queue.SimpleQueue()
+    identity = Identity(plan.job, attempt, index, secret, credentials)
+    with Environment(settings, memory_bytes=memory_bytes) as environment:
+        address = environment.join(identity)
+        link = connect_control(
+            environment.transport,
+            coordinator,
+            identity,
+            on_message=inbox.put,
+            on_lost=lambda error: inbox.put(_Lost(error)),
+            timeout_s=settings.network.connect_timeout.seconds,
+            options=ConnectionOptions(settings.network.handshake_timeout.ns, settings.network.idle_timeout.ns),
+        )
+        try:
+            assert link.peer is not None, "it has proved itself"
+            serializers = SerializerRegistry()
+            for key, serializer in plan.serializers.items():
+                serializers.register(key, serializer, replace=True)
+            worker = Worker(WorkerPart(plan, index, attempt, environment, link.peer, serializers), link.send)
+            link.send(Register(address.host, address.port, os.getpid(), __version__))
+            _serve(worker, inbox, link.send)
+        finally:
+            link.close()
+
+
+def _serve(
+    worker: Worker, inbox: queue.SimpleQueue[FromCoordinator | _Lost], tell: Callable[[FromWorker], object]
+) -> None:
+    report_at = time.monotonic() + _REPORT_S
+    deployed = False
+    while True:
+        try:
+            message = inbox.get(timeout=max(0.0, report_at - time.monotonic()))
+        except queue.Empty:
+            report_at = time.monotonic() + _REPORT_S
+            if deployed:
+                tell(worker.report())
+            continue
+        match message:
+            case Deploy():
+                deployed = _deployed(worker, tell)
+            case Wire():
+                worker.wire(message)
+            case Cancel(reason):
+                worker.cancel(reason)
+            case _Lost(error=error):
+                _leave(worker, error)
+                return
+
+
+def _deployed(worker: Worker, tell: Callable[[FromWorker], object]) -> bool:
+    try:
+        worker.deploy()
+    except Exception as error:  # noqa: BLE001 - also the user's: operators are made here
+        if not isinstance(error, HeadgateError):
+            _log.exception("the worker's tasks could not be set up")
+        tell(Failed.of(error))
+        tell(Done())
+        return False
+    return True
+
+
+def _leave(worker: Worker, error: Exception | None) -> None:
+    """The coordinator has ended the connection, as it does when a job is over, or is gone."""
+    over = worker.over
+    worker.cancel("the job is over" if error is None else f"the coordinator was lost: {error}")
+    stuck = worker.join(_STOP_S)
+    if stuck:
+        _log.warning("still in user code %g s after the end of the job: %s", _STOP_S, ", ".join(stuck))
+        raise Cancelled(f"still in user code {_STOP_S:g} s after the end of the job: {', '.join(stuck)}")
+    if error is not None and not over:
+        raise error if isinstance(error, HeadgateError) else TransportError(str(error), peer="the coordinator")
+
+
+def _share_of_memory(settings: Settings, workers: int) -> int:
+    """This worker's part of the machine; where nobody has said anything, no more than its buffers may have."""
+    share, network = _memory_bytes() // workers, settings.memory.network
+    said = [settings.origin(f"memory.network.{one}") != "default" for one in ("fraction", "max")]
+    return share if any(said) else min(share, int(network.max / network.fraction))
+
+
+def _memory_bytes() -> int:
+    """The memory of this machine, or of the container."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as limit:
+            return min(total, int(limit.read()))
+    except (OSError, ValueError):  # not limited
+        return total

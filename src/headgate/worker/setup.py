@@ -1,0 +1,298 @@
+"""From the plan to one task: its partitions, its gate, its chain and its loop (K5).
+
+Used by the worker, on the thread that serves the control connection. Invariant: a set-up that fails half-way leaves
+nothing behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headgate.ids import PartitionId, SubpartitionIndex
+from headgate.meters import TaskTimer
+from headgate.task.chain import Chain
+from headgate.task.loop import InputLoop, SourceLoop
+from headgate.task.operator import Place
+from headgate.task.task import Task
+from headgate.worker.messages import ChannelReport, Partition, SubtaskReport
+from headgate.worker.shipping import selector_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headgate.errors import HeadgateError
+    from headgate.graph.plan import Exchange, Plan, Vertex
+    from headgate.ids import AttemptId
+    from headgate.input import Gate, InputGate, RecordReader, RemoteChannel
+    from headgate.output import RecordWriter
+    from headgate.record import AuthenticatedPeer, SerializerRegistry
+    from headgate.record.serializer import Serializer
+    from headgate.task.loop import Loop
+    from headgate.task.operator import Operator
+    from headgate.worker.environment import Environment
+
+__all__ = ["Opening", "RunningTask", "TaskSetUp", "WorkerPart", "wall_ms"]
+
+_MAX_CHANNELS = 256  # of one task that a report speaks of
+
+_user_log = logging.getLogger("headgate.user")
+
+
+def wall_ms() -> int:
+    """Processing time.
+
+    >>> wall_ms() > 1_700_000_000_000
+    True
+    """
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPart:
+    """What all tasks of a worker are set up with.
+
+    >>> WorkerPart.__match_args__
+    ('plan', 'index', 'attempt', 'environment', 'peer', 'serializers')
+    """
+
+    plan: Plan
+    index: int  # the worker's number
+    attempt: AttemptId
+    environment: Environment
+    peer: AuthenticatedPeer
+    serializers: SerializerRegistry
+
+    def id(self, name: Partition) -> PartitionId:
+        """A partition's identity in this attempt."""
+        return PartitionId(self.plan.job, self.attempt, name.vertex, name.output, name.subtask)
+
+    def serializer(self, exchange: Exchange) -> Serializer[Any]:
+        """What carries the records of an exchange."""
+        return self.serializers.serializer_for(exchange.hint, peer=self.peer)
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A channel that waits for its partition, which is in another worker (`remote`) or in this one (None).
+
+    >>> Opening.__match_args__
+    ('partition', 'subpartition', 'gate', 'channel', 'remote')
+    """
+
+    partition: Partition
+    subpartition: SubpartitionIndex
+    gate: InputGate
+    channel: int
+    remote: RemoteChannel | None
+
+    def give_up(self) -> None:
+        """Its gate was released, and the partition will not come: give back what was set aside for it."""
+        if self.remote is not None:
+            self.gate.connect(self.channel, self.remote)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTask:
+    """A task, and what its report is made from.
+
+    >>> RunningTask.__match_args__
+    ('vertex', 'subtask', 'task', 'timer', 'gates', 'remotes', 'counters')
+    """
+
+    vertex: Vertex
+    subtask: int
+    task: Task
+    timer: TaskTimer
+    gates: tuple[InputGate, ...]
+    remotes: tuple[RemoteChannel, ...]
+    counters: dict[str, int]
+
+    def report(self) -> SubtaskReport:
+        """What the task has done since its start (B2)."""
+        task, spent = self.task, self.timer.statistics()
+        read = None if task.reader is None else task.reader.statistics()
+        partitions = [writer.partition.statistics() for writer in task.writers]
+        pools = [gate.pool.statistics() for gate in self.gates if gate.pool is not None and not gate.pool.destroyed]
+        watermarks = [link.watermark_ms for link in task.chain.links if link.watermark_ms is not None]
+        return SubtaskReport(
+            vertex=self.vertex.id,
+            subtask=self.subtask,
+            records_in=task.loop.records_in,
+            records_out=sum(writer.records_out.value for writer in task.writers),
+            bytes_in=0 if read is None else read.bytes_in,
+            bytes_out=sum(one.bytes_out for one in partitions),
+            buffers_in=0 if read is None else read.buffers_in,
+            buffers_out=sum(one.buffers_out for one in partitions),
+            busy_ns=spent.busy_ns,
+            idle_ns=spent.idle_ns,
+            back_pressured_ns=spent.back_pressured_ns,
+            watermark_ms=min(watermarks, default=None),
+            in_pool_used=sum(pool.held - pool.available for pool in pools),
+            in_pool_size=sum(pool.size for pool in pools),
+            out_pool_used=sum(one.pool.held - one.pool.available for one in partitions),
+            out_pool_size=sum(one.pool.size for one in partitions),
+            in_queued=sum(gate.statistics().queued for gate in self.gates),
+            backlog=sum(sub.backlog for one in partitions for sub in one.subpartitions),
+            channels=self._channels(),
+            counters=dict(self.counters),
+        )
+
+    def _channels(self) -> list[ChannelReport]:
+        found = [remote.statistics() for remote in self.remotes[:_MAX_CHANNELS]]
+        return [
+            ChannelReport(
+                one.backlog, one.queued, one.ready - one.floating, one.floating, max(0, one.ready - one.unannounced)
+            )
+            for one in found
+        ]
+
+
+@dataclass(slots=True)
+class TaskSetUp:
+    """The setting up of one subtask.
+
+    >>> TaskSetUp.__match_args__[:3]
+    ('part', 'vertex', 'subtask')
+    """
+
+    part: WorkerPart
+    vertex: Vertex
+    subtask: int
+    consumable: Callable[[Partition], object]  # called when there is something to read in a partition of the task
+    running: Callable[[], object]
+    failed: Callable[[HeadgateError], object]  # before others can learn of it
+    ended: Callable[[HeadgateError | None], object]
+    openings: list[Opening] = field(default_factory=list)
+    _timer: TaskTimer = field(init=False)
+    _writers: list[RecordWriter[Any]] = field(default_factory=list)
+    _gates: list[InputGate] = field(default_factory=list)
+    _counters: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What threads and error texts call the task."""
+        return f"{self.vertex.name} ({self.subtask + 1}/{self.vertex.parallelism})"
+
+    def set_up(self) -> RunningTask:
+        """Make the task; it is not started yet, and its channels are not connected (`openings`)."""
+        self._timer = TaskTimer(self.part.environment.clock.now_ns)
+        try:
+            for exchange in self.part.plan.outputs(self.vertex.id):
+                self._add_writer(exchange)
+            reader, inputs = self._reader()
+            return self._put_together(reader, inputs)
+        except BaseException:
+            self._undo()
+            raise
+
+    def _undo(self) -> None:
+        for writer in self._writers:
+            writer.close()
+            self.part.environment.registry.release(writer.partition.id)
+        for gate in self._gates:
+            gate.release()
+        for opening in self.openings:
+            opening.give_up()
+
+    def _add_writer(self, exchange: Exchange) -> None:
+        environment, consumer = self.part.environment, self.part.plan.vertex(exchange.consumer)
+        readers = exchange.consumers_of(self.subtask, self.vertex.parallelism, consumer.parallelism)
+        name = Partition(self.vertex.id, exchange.output, self.subtask)
+        selector = selector_of(exchange.ship, consumer.max_parallelism, environment.random.randrange)
+        serializer = self.part.serializer(exchange)
+        partition = environment.partition(
+            self.part.id(name), subpartitions=len(readers), timer=self._timer, patient=True
+        )
+        try:
+            partition.on_consumable = lambda: self.consumable(name)
+            writer = environment.writer(partition, selector, serializer, buffer_timeout=exchange.buffer_timeout)
+        except BaseException:
+            environment.registry.release(partition.id)
+            raise
+        self._writers.append(writer)
+
+    def _reader(self) -> tuple[RecordReader[Any] | None, list[int]]:
+        """The reader of all inputs, and for each of its channels the input that it belongs to."""
+        environment, serializers, inputs = self.part.environment, [], []
+        for exchange in self.part.plan.inputs(self.vertex.id):
+            producer = self.part.plan.vertex(exchange.producer)
+            subtasks = exchange.producers_of(self.subtask, producer.parallelism, self.vertex.parallelism)
+            gate = environment.gate(f"{self.name}, from {producer.name}", channels=len(subtasks), timer=self._timer)
+            self._gates.append(gate)
+            for channel, producing in enumerate(subtasks):
+                self._open(exchange, gate, channel, producing)
+            serializers += [self.part.serializer(exchange)] * len(subtasks)
+            inputs += [exchange.input] * len(subtasks)
+        if not self._gates:
+            return None, []
+        gate_read: Gate = self._gates[0]
+        if len(self._gates) > 1:
+            gate_read = environment.union(self.name, self._gates, timer=self._timer)
+        return environment.reader(gate_read, serializers), inputs
+
+    def _open(self, exchange: Exchange, gate: InputGate, channel: int, producing: int) -> None:
+        """A channel that is connected once its partition is consumable; its own buffers are set aside now."""
+        plan = self.part.plan
+        producer = plan.vertex(exchange.producer)
+        name = Partition(producer.id, exchange.output, producing)
+        readers = exchange.consumers_of(producing, producer.parallelism, self.vertex.parallelism)
+        index, worker = SubpartitionIndex(readers.index(self.subtask)), producer.workers(plan)[producing]
+        remote = None
+        if worker != self.part.index:
+            remote = self.part.environment.remote_source(gate, self.part.id(name), index, worker=worker)
+        self.openings.append(Opening(name, index, gate, channel, remote))
+
+    def _put_together(self, reader: RecordReader[Any] | None, inputs: list[int]) -> RunningTask:
+        planned, object_reuse = self.vertex.operators, self.part.plan.settings.execution.object_reuse
+        loops: list[Loop] = []
+        operators = [one.make() for one in planned]
+        for operator, one in zip(operators, planned, strict=True):
+            operator.place = Place(
+                operator=one.name,
+                subtask=self.subtask,
+                parallelism=self.vertex.parallelism,
+                max_parallelism=self.vertex.max_parallelism,
+                wall_ms=wall_ms,
+                logger=_user_log,
+                object_reuse=object_reuse,
+                wake=lambda: loops[0].interrupt(),  # noqa: PLW0108 - there is no loop yet
+                counters=self._counters,
+            )
+        reads = [None if one.reads is None else (one.reads, one.tag) for one in planned]
+        chain = Chain(operators, reads, object_reuse=object_reuse)
+        for exchange, writer in zip(self.part.plan.outputs(self.vertex.id), self._writers, strict=True):
+            chain.links[exchange.operator].leave_by(writer, exchange.tag)
+        loops.append(self._loop(chain, operators[0], reader, inputs))
+        task = Task(
+            self.name,
+            chain,
+            loops[0],
+            self._writers,
+            reader,
+            running=self.running,
+            failed=self.failed,
+            ended=self.ended,
+        )
+        remotes = tuple(opening.remote for opening in self.openings if opening.remote is not None)
+        return RunningTask(self.vertex, self.subtask, task, self._timer, tuple(self._gates), remotes, self._counters)
+
+    def _loop(self, chain: Chain, head: Operator, reader: RecordReader[Any] | None, inputs: list[int]) -> Loop:
+        if reader is not None:
+            return InputLoop(reader, inputs, chain, self._writers, wall_ms)
+        first = self.vertex.operators[0]
+        assert first.source is not None, "a head without input has a source"
+        splits = first.splits[self.subtask :: self.vertex.parallelism]
+        environment = self.part.environment
+        return SourceLoop(
+            first.source,
+            splits,
+            head.place,
+            chain,
+            self._writers,
+            sync=environment.sync,
+            timer=self._timer,
+            now_ns=environment.clock.now_ns,
+        )

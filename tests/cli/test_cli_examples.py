@@ -1,0 +1,48 @@
+"""`headgate examples`: listed, read and run."""
+
+import pytest
+from tests.support_commands import command
+
+from headgate.cli import main
+from headgate.cli.examples import find_example
+from headgate.examples import EXAMPLES, describe
+
+
+def test_all_are_listed_with_what_they_show(capsys):
+    assert main(["examples"]) == 0
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header.split() == ["example", "what", "it", "shows"]
+    assert [line.split()[0] for line in lines] == list(EXAMPLES)
+    assert lines[0].endswith(describe("word_count"))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_its_source_is_what_is_run(name, capsys):
+    assert main(["examples", name, "--source"]) == 0
+    assert capsys.readouterr().out == find_example(name).read_text("utf-8")
+
+
+def test_one_is_run_without_spark(capsys):
+    assert main(["examples", "word-count", "--local", "--parallelism", "2"]) == 0
+    assert capsys.readouterr().out.split()[:2] == ["313", "the"]
+
+
+def test_an_example_gets_its_arguments(capsys):
+    assert main(["examples", "nexmark", "7", "800", "--local", "--parallelism", "2"]) == 0
+    assert capsys.readouterr().out == "1749999960000 1003 1000 100997 1750000008467\n"
+
+
+def test_what_cannot_be_run_is_refused(capsys):
+    assert main(["examples", "word_cont"]) == 2
+    assert "did you mean word_count?" in capsys.readouterr().err
+    assert main(["examples", "nonesuch"]) == 2
+    assert "there are word_count, " in capsys.readouterr().err
+    assert main(["examples", "dataframe_to_parquet", "--local"]) == 2
+    assert "run it without --local" in capsys.readouterr().err
+
+
+def test_listing_does_not_import_them():
+    with command("examples", PYTHONPROFILEIMPORTTIME="1") as listing:
+        assert listing.end() == 0
+        assert "headgate.examples" in listing.err
+        assert not [line for line in listing.err.splitlines() if line.endswith((" pyspark", " pyarrow"))]

@@ -1,0 +1,34 @@
+"""Environments that every example runs in: on the local host, with 1, 2 and 4 workers, with usual and tiny buffers."""
+
+import pytest
+
+import headgate as hg
+
+# The buffers that the widest of the examples needs in a worker, for each parallelism: not one to spare.
+FEWEST_BUFFERS = {1: 8, 2: 17, 4: 35}
+SEGMENT_BYTES = 512
+
+
+def tiny_buffers(parallelism: int) -> dict[str, object]:
+    memory = f"{FEWEST_BUFFERS[parallelism] * SEGMENT_BYTES} B"
+    return {
+        "memory.segment_size": f"{SEGMENT_BYTES} B",
+        "memory.network.min": memory,
+        "memory.network.max": memory,
+        "network.buffers_per_channel": 2,
+        "network.floating_buffers_per_gate": 0,
+        "network.max_overdraft_buffers": 0,
+        "network.buffers_request_timeout": "20 s",
+    }
+
+
+@pytest.fixture(params=["default", "tiny"])
+def buffers(request):
+    return request.param
+
+
+@pytest.fixture(params=[1, 2, 4])
+def env(request, buffers):
+    return hg.environment(
+        local=True, parallelism=request.param, settings=tiny_buffers(request.param) if buffers == "tiny" else {}
+    )

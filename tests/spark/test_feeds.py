@@ -1,0 +1,101 @@
+"""Record batches from the host to sources, and from sinks to the host."""
+
+import threading
+
+import pyarrow as pa
+import pytest
+
+from headgate.errors import Cancelled, ConfigError
+from headgate.worker.feeds import SOURCE_COLUMN, Feed, feed_of, feeding, outlet, outlet_of
+
+
+def numbers(*values: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(values)], names=["n"])
+
+
+def drain(name: str) -> list[int]:
+    feed, found = feed_of(name), []
+    while not feed.ended:
+        batch = feed.take(10.0)
+        found += [] if batch is None else batch.column(0).to_pylist()
+    return found
+
+
+def test_one_source_gets_the_batches_as_they_are() -> None:
+    with feeding(["a"], iter([numbers(1, 2), numbers(3)])):
+        assert drain("a") == [1, 2, 3]
+
+
+def test_several_sources_get_their_own() -> None:
+    def row(source: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        columns = [pa.array([source]), pa.array([sink.getvalue().to_pybytes()], pa.binary())]
+        return pa.RecordBatch.from_arrays(columns, names=[SOURCE_COLUMN, "batch"])
+
+    with feeding(["a", "b"], iter([row(1, numbers(4)), row(0, numbers(1)), row(1, numbers(5))])):
+        assert drain("a") == [1]
+        assert drain("b") == [4, 5]
+
+
+def test_input_is_read_even_if_nobody_wants_it() -> None:
+    batches = iter([numbers(1), numbers(2)])
+    with feeding([], batches):
+        assert next(batches, None) is None
+
+
+def test_an_error_of_the_input_is_raised_in_the_source() -> None:
+    def broken():
+        yield numbers(1)
+        raise OSError("the pipe broke")
+
+    with feeding(["a"], broken()), pytest.raises(OSError, match="the pipe broke"):
+        drain("a")
+
+
+def test_who_takes_nothing_is_fed_a_bounded_number_and_leaves_no_thread() -> None:
+    given = []
+
+    def endless():
+        while True:
+            given.append(1)
+            yield numbers(1)
+
+    with feeding(["a"], endless()):
+        feed_of("a").take(10.0)
+    assert len(given) < 20
+    with pytest.raises(ConfigError, match="local=True"):
+        feed_of("a")
+
+
+def test_a_full_outlet_holds_back_until_it_is_closed() -> None:
+    with outlet("rows") as rows:
+        for _ in range(8):
+            outlet_of("rows").put(numbers(1))
+        stopped = []
+
+        def put() -> None:
+            try:
+                rows.put(numbers(2))
+            except Cancelled:
+                stopped.append(True)
+
+        thread = threading.Thread(target=put)
+        thread.start()
+        thread.join(0.1)
+        assert thread.is_alive()
+    thread.join(10)
+    assert stopped == [True]
+    with pytest.raises(ConfigError, match="to_dataframe"):
+        outlet_of("rows")
+
+
+def test_a_feed_ends_once_everything_was_taken() -> None:
+    feed = Feed()
+    feed.put(1)
+    feed.end()
+    assert not feed.ended
+    assert feed.take(1.0) == 1
+    assert feed.ended
+    assert feed.take(1.0) is None

@@ -1,0 +1,175 @@
+"""Figures from hand-made reports."""
+
+import json
+
+import pytest
+from tests.support_control import plan_of
+
+from headgate.coordinator import JobStatus
+from headgate.coordinator.progress import Tracker
+from headgate.errors import RemoteProtocolError
+from headgate.worker.messages import Register, Report, SubtaskReport, TaskState
+
+SECOND = 10**9
+
+
+def one(vertex=0, subtask=0, *, records=0, size=0, busy=0.0, idle=0.0, held=0.0, **more):
+    """A report of a subtask; times in seconds."""
+    spent = {"busy_ns": busy, "idle_ns": idle, "back_pressured_ns": held}
+    return SubtaskReport(
+        vertex=vertex,
+        subtask=subtask,
+        records_in=records,
+        records_out=2 * records,
+        bytes_in=size,
+        bytes_out=2 * size,
+        buffers_in=0,
+        buffers_out=0,
+        **{key: int(value * SECOND) for key, value in spent.items()},
+        **more,
+    )
+
+
+def vertex_of(tracker, number=0):
+    return tracker.snapshot(JobStatus.RUNNING, 1.0).vertices[number]
+
+
+def subtask_of(tracker, vertex=0, subtask=0):
+    return vertex_of(tracker, vertex).subtasks[subtask]
+
+
+def test_before_any_report_everything_is_there_and_zero():
+    progress = Tracker(plan_of(2, sink_in_driver=True)).snapshot(JobStatus.CREATED, 0.0)
+    assert [(one.name, one.parallelism, one.state) for one in progress.vertices] == [
+        ("words", 2, TaskState.CREATED),
+        ("count", 2, TaskState.CREATED),
+        ("print", 1, TaskState.CREATED),
+    ]
+    assert [one.worker for one in progress.vertices[1].subtasks] == [0, 1]
+    assert progress.vertices[2].subtasks[0].worker == 2
+    assert [one.number for one in progress.workers] == [0, 1, 2]
+    assert {one.records_in_per_s for one in progress.vertices} == {0.0}
+
+
+def test_the_first_report_is_held_against_the_tasks_own_time():
+    tracker = Tracker(plan_of(1))
+    tracker.report(0, Report(123_456, [one(records=300, size=600, busy=1, idle=1.5, held=0.5)]))
+    task = subtask_of(tracker)
+    assert (task.records_in, task.records_out, task.bytes_in, task.bytes_out) == (300, 600, 600, 1200)
+    assert (task.records_in_per_s, task.records_out_per_s) == (100.0, 200.0)
+    assert (task.bytes_in_per_s, task.bytes_out_per_s) == (200.0, 400.0)
+    assert (task.busy, task.idle, task.back_pressured) == pytest.approx((1 / 3, 1 / 2, 1 / 6))
+
+
+def test_later_ones_are_held_against_the_one_before():
+    tracker = Tracker(plan_of(1))
+    tracker.report(0, Report(10_000, [one(records=300, busy=1, idle=8, held=1)]))
+    tracker.report(0, Report(12_000, [one(records=400, busy=1.5, idle=8, held=2.5)]))
+    task = subtask_of(tracker)
+    assert task.records_in == 400
+    assert task.records_in_per_s == 50.0
+    assert (task.busy, task.idle, task.back_pressured) == (0.25, 0.0, 0.75)
+
+
+@pytest.mark.parametrize("at_ms", [10_000, 9_000], ids=["the same time", "an earlier time"])
+def test_a_clock_that_does_not_go_on_leaves_the_rates_as_they_were(at_ms):
+    tracker = Tracker(plan_of(1))
+    tracker.report(0, Report(10_000, [one(records=300, busy=3)]))
+    tracker.report(0, Report(at_ms, [one(records=301, busy=3)]))
+    assert (subtask_of(tracker).records_in, subtask_of(tracker).records_in_per_s) == (301, 100.0)
+
+
+def test_counters_that_fall_and_times_of_nothing_do_no_harm():
+    tracker = Tracker(plan_of(1))
+    tracker.report(0, Report(1_000, [one(records=300)]))
+    assert subtask_of(tracker).records_in_per_s == 0.0
+    tracker.report(0, Report(2_000, [one(records=200, in_pool_used=1)]))
+    task = subtask_of(tracker)
+    assert (task.records_in, task.records_in_per_s, task.busy, task.in_pool_usage) == (200, 0.0, 0.0, 0.0)
+
+
+def test_a_task_that_is_over_has_totals_but_no_rates():
+    tracker = Tracker(plan_of(1))
+    tracker.moved(0, 0, 0, TaskState.RUNNING)
+    tracker.report(0, Report(1_000, [one(records=300, busy=3)]))
+    tracker.moved(0, 0, 0, TaskState.FINISHED)
+    task = subtask_of(tracker)
+    assert (task.state, task.records_in, task.records_in_per_s, task.busy) == (TaskState.FINISHED, 300, 0.0, 0.0)
+    tracker.report(0, Report(2_000, [one(records=310, busy=4)]))
+    task = subtask_of(tracker)
+    assert (task.state, task.records_in, task.records_in_per_s, task.busy) == (TaskState.FINISHED, 310, 0.0, 0.0)
+
+
+def test_a_change_of_state_keeps_the_figures():
+    tracker = Tracker(plan_of(1))
+    tracker.report(0, Report(1_000, [one(records=300, busy=3, watermark_ms=7)]))
+    tracker.moved(0, 0, 0, TaskState.RUNNING)
+    task = subtask_of(tracker)
+    assert (task.state, task.records_in, task.records_in_per_s, task.busy) == (TaskState.RUNNING, 300, 100.0, 1.0)
+    assert task.watermark_ms == 7
+
+
+def test_a_vertex_adds_up_its_tasks_and_takes_means_of_their_shares():
+    tracker = Tracker(plan_of(2))
+    for number in range(2):
+        tracker.moved(number, 0, number, TaskState.RUNNING)
+    tracker.report(0, Report(1_000, [one(records=300, busy=1, watermark_ms=5, counters={"late": 1, "a": 1})]))
+    tracker.report(1, Report(9_000, [one(0, 1, records=100, busy=1, held=3, watermark_ms=3, counters={"late": 2})]))
+    vertex = vertex_of(tracker)
+    assert (vertex.records_in, vertex.records_out) == (400, 800)
+    assert (vertex.records_in_per_s, vertex.records_out_per_s) == (325.0, 650.0)
+    assert (vertex.busy, vertex.back_pressured) == (0.625, 0.375)
+    assert (vertex.max_busy, vertex.max_back_pressured) == (1.0, 0.75)
+    assert vertex.watermark_ms == 3
+    assert vertex.counters == {"late": 3, "a": 1}
+    tracker.moved(0, 0, 0, TaskState.FINISHED)
+    assert vertex_of(tracker).back_pressured == 0.75, "of those that run"
+
+
+def test_a_vertex_has_a_watermark_when_all_its_tasks_have_one():
+    tracker = Tracker(plan_of(2))
+    tracker.report(0, Report(1_000, [one(watermark_ms=5)]))
+    assert vertex_of(tracker).watermark_ms is None
+    tracker.report(1, Report(1_000, [one(0, 1, watermark_ms=9)]))
+    assert vertex_of(tracker).watermark_ms == 5
+
+
+@pytest.mark.parametrize(
+    ("states", "state"),
+    [
+        ("created deployed", "created"),
+        ("deployed deployed", "deployed"),
+        ("running deployed", "running"),
+        ("running finished", "running"),
+        ("finished finished", "finished"),
+        ("created finished", "running"),
+        ("finished cancelled", "cancelled"),
+        ("cancelled failed", "failed"),
+    ],
+)
+def test_the_state_of_a_vertex_is_the_worst_or_that_of_the_last(states, state):
+    tracker = Tracker(plan_of(2))
+    for number, each in enumerate(states.split()):
+        tracker.moved(number, 0, number, TaskState(each))
+    assert vertex_of(tracker).state is TaskState(state)
+
+
+def test_nobody_reports_for_another_and_a_report_counts_whole_or_not_at_all():
+    tracker = Tracker(plan_of(2))
+    with pytest.raises(RemoteProtocolError, match="worker 0 speaks of subtask 1 of vertex 0"):
+        tracker.report(0, Report(1_000, [one(records=1), one(0, 1)]))
+    assert subtask_of(tracker).records_in == 0
+
+
+def test_it_can_be_said_in_json():
+    tracker = Tracker(plan_of(1))
+    tracker.registered(0, Register("10.0.0.7", 7077, 4711, "1"))
+    tracker.report(0, Report(1_000, [one(records=3, busy=3, in_pool_used=1, in_pool_size=4)], memory_bytes=99))
+    said = json.loads(json.dumps(tracker.snapshot(JobStatus.RUNNING, 2.5).to_dict(), allow_nan=False))
+    assert (said["status"], said["uptime_s"], said["name"]) == ("running", 2.5, "word count")
+    assert said["workers"] == [{"number": 0, "host": "10.0.0.7", "pid": 4711, "memory_bytes": 99}]
+    task = said["vertices"][0]["subtasks"][0]
+    assert (task["state"], task["records_in_per_s"], task["in_pool_usage"]) == ("created", 1.0, 0.25)
+    plain = tracker.snapshot(JobStatus.RUNNING, 0.0).to_dict()
+    assert type(plain["status"]) is str
+    assert type(plain["vertices"][0]["state"]) is str

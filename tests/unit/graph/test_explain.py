@@ -1,0 +1,127 @@
+"""A plan for people."""
+
+import pytest
+
+from headgate.config import Settings, load_settings
+from headgate.graph import Edge, Ship, ShipKind, StreamGraph, explain_mermaid, explain_text, make_plan
+from headgate.ids import JobId
+from headgate.record import Serializer
+from headgate.task.basic import PassOn
+
+MIB = 2**20
+
+
+def plan_of(graph, parallelism=2, settings=None, **options):
+    return make_plan(
+        graph.take(),
+        job=JobId("job-1"),
+        name="word count",
+        parallelism=parallelism,
+        settings=settings or Settings(),
+        splits=False,
+        **options,
+    )
+
+
+def word_count():
+    graph = StreamGraph()
+    lines = graph.add("lines", PassOn, source=object(), hint=str)
+    words = graph.add("words", PassOn, inputs=[Edge(lines)], hint=tuple[str, int])
+    count = graph.add("count", PassOn, inputs=[Edge(words, Ship(ShipKind.HASH, key=len))])
+    graph.add("print", PassOn, inputs=[Edge(count)], in_driver=True)
+    return graph
+
+
+def test_text():
+    assert explain_text(plan_of(word_count()), memory_bytes=MIB) == (
+        """\
+word count: 3 vertices on 2 workers and in the driver
+
+[0] lines -> words
+    parallelism 2, workers 0 to 1
+
+[1] count
+    parallelism 2, workers 0 to 1
+    <- [0] hash, msgpack:tuple[str, int]
+
+[2] print
+    parallelism 1, in the driver
+    <- [1] global, pickle
+
+network buffers of 32 KiB that each worker needs, of 32 that it has:
+    workers 0, 1: 7 = 3 (lines -> words) + 4 (count)
+    driver: 4 = 4 (print)"""
+    )
+
+
+@pytest.mark.spec("M5")
+def test_what_is_lacking_is_said():
+    text = explain_text(plan_of(word_count()), memory_bytes=5 * 32 * 1024)
+    assert "of 5 that it has" in text
+    assert "workers 0, 1: 7 = 3 (lines -> words) + 4 (count): 2 too few" in text
+
+
+def test_the_buffers_are_those_of_the_settings():
+    settings = load_settings(code={"network.buffers_per_channel": 5, "memory.segment_size": "4 KiB"}, environ={})
+    text = explain_text(plan_of(word_count(), settings=settings), memory_bytes=MIB)
+    assert "network buffers of 4 KiB that each worker needs, of 256 that it has" in text
+    assert "driver: 10 = 10 (print)" in text  # two remote channels with five each
+
+
+def test_mermaid():
+    assert explain_mermaid(plan_of(word_count())).splitlines() == [
+        "flowchart LR",
+        '    v0(["lines<br/>words<br/><i>x 2</i>"])',
+        '    v1["count<br/><i>x 2</i>"]',
+        '    v2["print<br/><i>driver</i>"]',
+        '    v0 -->|"hash, msgpack:tuple[str, int]"| v1',
+        '    v1 -->|"global, pickle"| v2',
+    ]
+
+
+def test_mermaid_keeps_names_from_being_markup():
+    graph = StreamGraph()
+    graph.add('say "<b>" #1', PassOn, source=object())
+    assert "say #quot;#lt;b#gt;#quot; #35;1<br/>" in explain_mermaid(plan_of(graph))
+
+
+def test_slot_groups():
+    graph = StreamGraph()
+    lines = graph.add("lines", PassOn, source=object())
+    graph.add("model", PassOn, inputs=[Edge(lines)]).slot_group = "gpu"
+    plan = plan_of(graph, parallelism=3)
+    assert "parallelism 3, workers 3 to 5, slot group gpu" in explain_text(plan, memory_bytes=MIB)
+    assert explain_mermaid(plan).splitlines()[-3:] == ['    subgraph g1 ["gpu"]', "        v1", "    end"]
+
+
+def test_a_chain_that_branches_is_shown_operator_by_operator():
+    graph = StreamGraph()
+    lines = graph.add("lines", PassOn, source=object())
+    graph.add("words", PassOn, inputs=[Edge(lines)])
+    graph.add("late", PassOn, inputs=[Edge(lines, tag="late")])
+    text = explain_text(plan_of(graph), memory_bytes=MIB)
+    assert "    1. lines\n    2. words reads 1\n    3. late reads 1, side output late\n" in text
+
+
+def test_a_serializer_of_the_users_own_and_a_buffer_timeout():
+    class Hex(Serializer[int]):
+        def encode(self, value):
+            return b"%x" % value
+
+        def decode(self, data):
+            return int(bytes(data), 16)
+
+    graph = StreamGraph()
+    numbers = graph.add("numbers", PassOn, source=object(), hint="hex")
+    graph.add("map", PassOn, inputs=[Edge(numbers, Ship(ShipKind.SHUFFLE))])
+    numbers.buffer_timeout = load_settings(code={"execution.buffer_timeout": "5 ms"}).execution.buffer_timeout
+    plan = plan_of(graph, serializers={"hex": Hex()})
+    assert "<- [0] shuffle, Hex, buffer timeout 5 ms" in explain_text(plan, memory_bytes=MIB)
+
+
+def test_what_no_serializer_fits_is_said():
+    graph = StreamGraph()
+    numbers = graph.add("numbers", PassOn, source=object(), hint="nonesuch")
+    graph.add("map", PassOn, inputs=[Edge(numbers, Ship(ShipKind.HASH_COLUMNS, columns=("a", "b")))])
+    text = explain_text(plan_of(graph), memory_bytes=MIB)
+    assert "hash of a, b, no serializer: no serializer is called 'nonesuch'" in text

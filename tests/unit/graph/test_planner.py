@@ -1,0 +1,268 @@
+"""Chains, exchanges, workers and slot groups of a plan, and what is refused before anything runs."""
+
+import pytest
+
+from headgate.config import Settings, load_settings
+from headgate.config.units import BufferTimeout
+from headgate.errors import ConfigError
+from headgate.graph import Chaining, Edge, Ship, ShipKind, StreamGraph, make_plan
+from headgate.ids import JobId
+from headgate.task.basic import PassOn
+from headgate.task.source import Source
+
+FORWARD, HASH, REBALANCE, GLOBAL = ShipKind.FORWARD, ShipKind.HASH, ShipKind.REBALANCE, ShipKind.GLOBAL
+
+
+class Numbers(Source[int]):
+    """A split for each subtask."""
+
+    def splits(self, parallelism):
+        return [(i, parallelism) for i in range(parallelism)]
+
+    def read(self, split, offset, place):
+        yield []
+
+
+@pytest.fixture
+def graph():
+    return StreamGraph()
+
+
+def source(graph, name="source", **options):
+    return graph.add(name, PassOn, source=Numbers(), **options)
+
+
+def after(graph, name, *nodes, ship=None, **options):
+    edges = [node if isinstance(node, Edge) else Edge(node, ship) for node in nodes]
+    return graph.add(name, PassOn, inputs=edges, **options)
+
+
+def planned(graph, parallelism=2, settings=None, **options):
+    return make_plan(
+        graph.take(),
+        job=JobId("job-1"),
+        name="job",
+        parallelism=parallelism,
+        settings=settings or Settings(),
+        **options,
+    )
+
+
+def names(plan):
+    return [vertex.name for vertex in plan.vertices]
+
+
+def kinds(plan):
+    return [exchange.ship.kind for exchange in plan.exchanges]
+
+
+@pytest.mark.spec("K1")
+def test_operators_without_an_exchange_are_one_vertex(graph):
+    first = source(graph)
+    second = after(graph, "map", first)
+    after(graph, "filter", second)
+    plan = planned(graph)
+    assert names(plan) == ["source -> map -> filter"]
+    assert plan.exchanges == ()
+    assert [operator.reads for operator in plan.vertices[0].operators] == [None, 0, 1]
+    assert plan.vertices[0].inputs == 0
+
+
+def test_one_output_to_several_operators_of_the_same_chain(graph):
+    first = source(graph)
+    after(graph, "a", first)
+    b = after(graph, "b", Edge(first, tag="late"))
+    after(graph, "c", b)
+    (vertex,) = planned(graph).vertices
+    assert [(one.name, one.reads, one.tag) for one in vertex.operators] == [
+        ("source", None, None),
+        ("a", 0, None),
+        ("b", 0, "late"),
+        ("c", 2, None),
+    ]
+
+
+def test_a_hash_begins_a_vertex_and_the_exchange_says_where_from(graph):
+    mapped = after(graph, "map", source(graph))
+    mapped.hint, mapped.buffer_timeout = str, BufferTimeout.parse("5ms")
+    after(graph, "count", mapped, ship=Ship(HASH, key=len))
+    plan = planned(graph)
+    assert names(plan) == ["source -> map", "count"]
+    (exchange,) = plan.exchanges
+    assert (exchange.producer, exchange.operator, exchange.consumer) == (0, 1, 1)
+    assert (exchange.ship.kind, exchange.ship.key, exchange.hint) == (HASH, len, str)
+    assert str(exchange.buffer_timeout) == "5 ms"
+    assert plan.vertices[1].inputs == 1
+
+
+def test_another_parallelism_is_reached_by_rebalance(graph):
+    after(graph, "map", source(graph)).parallelism = 3
+    plan = planned(graph)
+    assert kinds(plan) == [REBALANCE]
+    assert plan.workers == 3
+
+
+@pytest.mark.parametrize(
+    ("producer", "consumer", "chained"),
+    [
+        (Chaining.ALWAYS, Chaining.ALWAYS, True),
+        (Chaining.HEAD, Chaining.ALWAYS, True),
+        (Chaining.ALWAYS, Chaining.HEAD, False),
+        (Chaining.ALWAYS, Chaining.NEVER, False),
+        (Chaining.NEVER, Chaining.ALWAYS, False),
+    ],
+)
+def test_chaining_can_be_refused_by_either_side(graph, producer, consumer, chained):
+    first = source(graph)
+    first.chaining = producer
+    after(graph, "map", first).chaining = consumer
+    plan = planned(graph)
+    assert len(plan.vertices) == (1 if chained else 2)
+    assert kinds(plan) == ([] if chained else [FORWARD])
+
+
+def test_no_chains_at_all(graph):
+    after(graph, "map", source(graph))
+    assert len(planned(graph, chaining=False).vertices) == 2
+
+
+def test_another_max_parallelism_is_another_vertex(graph):
+    after(graph, "map", source(graph)).max_parallelism = 64
+    plan = planned(graph)
+    assert [vertex.max_parallelism for vertex in plan.vertices] == [128, 64]
+
+
+def test_a_union_is_one_input_with_several_exchanges(graph):
+    one, two = source(graph, "one"), source(graph, "two")
+    after(graph, "map", one, two)
+    plan = planned(graph)
+    assert names(plan) == ["one", "two", "map"]
+    assert [(exchange.producer, exchange.input) for exchange in plan.exchanges] == [(0, 0), (1, 0)]
+    assert plan.vertices[2].inputs == 1
+
+
+def test_two_inputs(graph):
+    one, two = source(graph, "one"), source(graph, "two")
+    after(graph, "co_map", Edge(one), Edge(two, input=1))
+    plan = planned(graph)
+    assert [(exchange.producer, exchange.input) for exchange in plan.inputs(2)] == [(0, 0), (1, 1)]
+    assert plan.vertices[2].inputs == 2
+
+
+def test_an_operator_that_reads_the_same_output_twice_has_two_exchanges(graph):
+    first = source(graph)
+    after(graph, "co_map", Edge(first), Edge(first, input=1))
+    plan = planned(graph)
+    assert [exchange.output for exchange in plan.outputs(0)] == [0, 1]
+    assert [exchange.id for exchange in plan.exchanges] == [0, 1]
+
+
+def test_outputs_of_a_vertex_are_numbered(graph):
+    first = source(graph)
+    for name in "abc":
+        after(graph, name, first, ship=Ship(REBALANCE))
+    assert [exchange.output for exchange in planned(graph).outputs(0)] == [0, 1, 2]
+
+
+def test_a_sink_in_the_driver(graph):
+    after(graph, "print", source(graph), in_driver=True)
+    plan = planned(graph)
+    assert kinds(plan) == [GLOBAL]
+    assert plan.uses_driver
+    assert plan.workers == 2
+    assert plan.vertices[1].parallelism == 1
+    assert plan.vertices[1].workers(plan) == range(2, 3)
+
+
+def test_a_sink_in_the_driver_is_no_chain_even_with_one_subtask(graph):
+    after(graph, "print", source(graph), in_driver=True)
+    assert len(planned(graph, parallelism=1).vertices) == 2
+
+
+def test_slot_groups_have_workers_of_their_own(graph):
+    first = source(graph)
+    heavy = after(graph, "heavy", first)
+    heavy.slot_group, heavy.parallelism = "gpu", 3
+    after(graph, "light", heavy)  # as its input
+    back = after(graph, "back", heavy)
+    back.slot_group = "default"
+    plan = planned(graph)
+    assert plan.slot_groups == (("default", 0), ("gpu", 2))
+    assert plan.workers == 5
+    assert {vertex.name: list(vertex.workers(plan)) for vertex in plan.vertices} == {
+        "source": [0, 1],
+        "heavy": [2, 3, 4],
+        "light": [2, 3],
+        "back": [0, 1],
+    }
+
+
+def test_inputs_of_different_groups_meet_in_the_default_one(graph):
+    one, two = source(graph, "one"), source(graph, "two")
+    one.slot_group, two.slot_group = "a", "b"
+    after(graph, "map", one, two)
+    plan = planned(graph)
+    assert plan.vertices[2].slot_group == "default"
+    assert plan.workers == 6
+
+
+def test_splits_are_asked_for_with_the_parallelism_of_the_source(graph):
+    source(graph).parallelism = 3
+    (vertex,) = planned(graph).vertices
+    assert vertex.operators[0].splits == ((0, 3), (1, 3), (2, 3))
+
+
+def test_a_plan_to_look_at_asks_for_no_splits(graph):
+    source(graph)
+    assert planned(graph, splits=False).vertices[0].operators[0].splits == ()
+
+
+def test_what_splits_raises_is_raised_with_the_name(graph):
+    class Broken(Numbers):
+        def splits(self, parallelism):
+            raise FileNotFoundError("no such directory")
+
+    graph.add("read files", PassOn, source=Broken())
+    with pytest.raises(FileNotFoundError) as caught:
+        planned(graph)
+    assert "read files" in caught.value.__notes__[0]
+
+
+# Refused, with the operator's name.
+
+
+def test_forward_between_different_parallelisms(graph):
+    after(graph, "map", source(graph), ship=Ship(FORWARD)).parallelism = 3
+    with pytest.raises(ConfigError, match=r"source -> map: forward needs the same parallelism .* not 2 and 3"):
+        planned(graph)
+
+
+def test_more_subtasks_than_key_groups(graph):
+    source(graph).max_parallelism = 1
+    with pytest.raises(ConfigError, match="source: its parallelism of 2 is above its max_parallelism of 1"):
+        planned(graph)
+
+
+def test_more_subtasks_than_the_setting_allows(graph):
+    source(graph)
+    with pytest.raises(ConfigError, match=r"execution\.max_parallelism"):
+        planned(graph, parallelism=9, settings=load_settings(code={"execution.max_parallelism": 8}))
+
+
+def test_the_same_uid_twice(graph):
+    first = source(graph)
+    first.uid = "one"
+    after(graph, "map", first).uid = "one"
+    with pytest.raises(ConfigError, match="source and map have the same uid 'one'"):
+        planned(graph)
+
+
+def test_nothing_at_all(graph):
+    with pytest.raises(ConfigError, match="nothing to execute"):
+        planned(graph)
+
+
+def test_neither_input_nor_source(graph):
+    graph.add("map", PassOn)
+    with pytest.raises(ConfigError, match="map has neither an input nor a source"):
+        planned(graph)

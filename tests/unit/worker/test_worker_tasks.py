@@ -1,0 +1,254 @@
+"""A worker and its tasks without a coordinator: what it tells, what it takes, and what it gives back."""
+
+import pytest
+from tests.support_pipeline import Gathered, Silent, small_env
+from tests.support_streams import Watched
+
+from headgate.errors import Cancelled, InsufficientBuffers, TransportError
+from headgate.graph.plan import Ship, ShipKind
+from headgate.ids import AttemptId
+from headgate.net import Identity
+from headgate.output import Broadcast, Custom, Forward, Global, Hash, Rebalance, Rescale, Shuffle
+from headgate.record import AuthenticatedPeer, SerializerRegistry
+from headgate.worker import Environment
+from headgate.worker.messages import (
+    Done,
+    Failed,
+    Partition,
+    PartitionConsumable,
+    Report,
+    TaskState,
+    TaskStateChanged,
+    Wire,
+)
+from headgate.worker.setup import TaskSetUp, WorkerPart
+from headgate.worker.shipping import selector_of
+from headgate.worker.worker import Worker
+
+ATTEMPT = AttemptId(1)
+
+
+class Site(Watched):
+    """One worker of a plan, whose coordinator is the test: it wires by itself if `wires`."""
+
+    def __init__(self, env, *, index=0, wires=True, memory_bytes=2**18):
+        super().__init__()
+        self.plan = env._plan(env._graph.nodes(), None)
+        env._graph.take()
+        self.environment = Environment(self.plan.settings, memory_bytes=memory_bytes)
+        identity = Identity(self.plan.job, ATTEMPT, index, bytes(32))
+        self.address = self.environment.join(identity)
+        peer = AuthenticatedPeer.this_process()
+        self.part = WorkerPart(self.plan, index, ATTEMPT, self.environment, peer, SerializerRegistry())
+        self.told = []
+        self.wires = wires
+        self.worker = Worker(self.part, self.tell)
+
+    def tell(self, message):
+        with self.change():
+            self.told.append(message)
+        if self.wires and isinstance(message, PartitionConsumable):
+            self.worker.wire(self.wire(message.partition))
+
+    def wire(self, partition):
+        return Wire(partition, self.part.index, self.address.host, self.address.port)
+
+    def wait_done(self):
+        self.wait(lambda: Done() in self.told, "the end of all tasks")
+        assert self.worker.join(30.0) == []
+
+    def states(self, vertex):
+        return [one.state for one in self.told if isinstance(one, TaskStateChanged) and one.vertex == vertex]
+
+    @property
+    def used(self):
+        statistics = self.environment.memory.statistics()
+        return statistics.total - statistics.free
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.worker.cancel("the test is over")
+        assert self.worker.join(30.0) == []
+        self.environment.close()
+
+
+def set_up(site, vertex, subtask):
+    """The setting up of a task that nobody hears of."""
+    silent = dict.fromkeys(("consumable", "running", "failed", "ended"), lambda *_: None)
+    return TaskSetUp(site.part, vertex, subtask, **silent)
+
+
+def words(env, sink):
+    env.from_collection(["to be", "or not"]).flat_map(str.split).rebalance().map(str.upper).sink_to(sink)
+    return env
+
+
+@pytest.mark.spec("K5", "P6", "M9")
+def test_a_worker_tells_its_tasks_lives_and_that_it_is_done():
+    sink = Gathered()
+    with Site(words(small_env(1), sink)) as site:
+        site.worker.deploy()
+        site.wait_done()
+        assert sorted(sink.values) == ["BE", "NOT", "OR", "TO"]
+        for vertex in (0, 1):
+            assert site.states(vertex) == [TaskState.DEPLOYED, TaskState.RUNNING, TaskState.FINISHED]
+        assert [one.partition for one in site.told if isinstance(one, PartitionConsumable)] == [Partition(0, 0, 0)]
+        deployed = [
+            n for n, one in enumerate(site.told) if isinstance(one, TaskStateChanged) and one.state == "deployed"
+        ]
+        running = [n for n, one in enumerate(site.told) if isinstance(one, TaskStateChanged) and one.state == "running"]
+        assert max(deployed) < min(running), "all are set up before the first starts"
+        assert site.told[-1] == Done()
+        assert site.told.count(Done()) == 1
+        assert isinstance(site.told[-2], Report), "the last figures come before the end"
+        assert [one.records_in for one in site.told[-2].subtasks] == [2, 4]
+        assert site.worker.over
+        site.environment.release_job(site.plan.job)
+        assert site.used == 0
+
+
+@pytest.mark.spec("P6", "G3")
+def test_nothing_is_read_before_it_is_wired():
+    sink = Gathered()
+    with Site(words(small_env(1), sink), wires=False) as site:
+        site.worker.deploy()
+        site.wait(lambda: TaskState.FINISHED in site.states(0), "the end of the source")
+        assert site.states(1) in ([TaskState.DEPLOYED], [TaskState.DEPLOYED, TaskState.RUNNING])
+        assert sink.values == []
+        site.worker.wire(site.wire(Partition(0, 0, 0)))
+        site.worker.wire(site.wire(Partition(0, 0, 0)))  # again: nothing waits for it any more
+        site.worker.wire(site.wire(Partition(7, 7, 7)))  # nor for this
+        site.wait_done()
+        assert len(sink.values) == 4
+
+
+@pytest.mark.spec("K6")
+def test_a_failure_is_told_once_and_ends_the_other_tasks():
+    env = small_env(1)
+    env.from_source(Silent()).rebalance().for_each(lambda _: None)
+    env.from_collection([0]).map(lambda n: 1 // n).name("culprit").for_each(lambda _: None)
+    with Site(env) as site:
+        site.worker.deploy()
+        site.wait_done()
+        failed = [one for one in site.told if isinstance(one, Failed)]
+        assert [one.operator for one in failed] == ["culprit"]
+        assert sorted(site.states(n)[-1] for n in range(3)) == ["cancelled", "cancelled", "failed"]
+        assert site.used == 0
+
+
+@pytest.mark.spec("M9")
+def test_a_worker_is_cancelled_once_and_for_all():
+    env = small_env(2)
+    env.from_source(Silent()).rebalance().map(str).for_each(lambda _: None)
+    with Site(env) as site:
+        site.worker.deploy()
+        assert site.used > 0
+        site.worker.cancel("no more")
+        site.worker.cancel("really")
+        site.wait_done()
+        assert [site.states(n)[-1] for n in range(2)] == [TaskState.CANCELLED] * 2
+        assert site.used == 0, "also what was set aside for channels that were never wired"
+        site.worker.wire(site.wire(Partition(0, 0, 0)))  # too late, and harmless
+        assert site.used == 0
+        assert not [one for one in site.told if isinstance(one, Failed)]
+
+
+def test_a_worker_without_tasks_is_done_at_once():
+    env = small_env(1)
+    env.from_collection([1]).for_each(lambda _: None)
+    with Site(env, index=5) as site:
+        site.worker.deploy()
+        assert site.told == [Done()]
+
+
+@pytest.mark.spec("M5", "K5")
+def test_a_worker_with_too_few_buffers_takes_none():
+    env = small_env(2)
+    words(env, Gathered())
+    with Site(env, memory_bytes=512 * 4) as site:
+        with pytest.raises(InsufficientBuffers, match="needs 5 network buffers on this worker, which has 4"):
+            site.worker.deploy()
+        assert site.used == 0
+        assert site.told == []
+
+
+@pytest.mark.spec("M4", "M5")
+@pytest.mark.parametrize("flow_control", ["credit", "tcp"])
+@pytest.mark.parametrize("ship", ["rebalance", "broadcast", "rescale", "global_"])
+def test_the_sum_is_what_tasks_really_take(flow_control, ship):
+    """It is neither too high, which would refuse what could run, nor too low."""
+    env = small_env(3, network__flow_control=flow_control)
+    stream = getattr(env.from_collection(range(5)), ship)().map(str).set_parallelism(2)
+    stream.union(getattr(env.from_collection(range(5)), ship)().map(str)).rebalance().for_each(lambda _: None)
+    with Site(env, wires=False) as site:
+        limits = site.environment.limits
+        needed = sum(one.required(limits) for one in site.plan.demands_of(0))
+        setups = [set_up(site, vertex, subtask) for vertex, subtask in site.plan.tasks_of(0)]
+        for setup in setups:
+            setup.set_up()
+        statistics = site.environment.memory.statistics()
+        for setup in setups:
+            setup._undo()
+        assert statistics.required + statistics.exclusive == needed
+
+
+@pytest.mark.spec("K5", "M9")
+@pytest.mark.parametrize("method", ["partition", "writer", "gate", "union", "remote_source", "reader"])
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_task_that_cannot_be_set_up_leaves_nothing(method, nth, monkeypatch):
+    env = small_env(2)
+    first, second = (env.from_collection(range(5)).rebalance().map(str) for _ in range(2))
+    joined = first.union(second).rebalance().map(str)
+    joined.rebalance().for_each(lambda _: None)
+    joined.broadcast().for_each(lambda _: None)
+    with Site(env, wires=False) as site:
+        vertex = next(one for one in site.plan.vertices if len(site.plan.inputs(one.id)) == 2)
+        real, calls = getattr(Environment, method), []
+
+        def fails(self, *args, **kwargs):
+            calls.append(method)
+            if len(calls) == nth:
+                raise TransportError("made to fail")
+            return real(self, *args, **kwargs)
+
+        monkeypatch.setattr(Environment, method, fails)
+        setup = set_up(site, vertex, 0)
+        if method in {"union", "reader"} and nth == 2:  # there is one only; then the worker changes its mind
+            setup.set_up()
+            setup._undo()
+        else:
+            with pytest.raises(TransportError, match="made to fail"):
+                setup.set_up()
+        statistics = site.environment.memory.statistics()
+        assert statistics.free == statistics.total
+        assert (statistics.required, statistics.exclusive, statistics.pools) == (0, 0, 0)
+        assert site.environment.statistics().partitions == ()
+
+
+@pytest.mark.spec("W1")
+def test_every_way_of_shipping_has_its_selector():
+    expected = {
+        ShipKind.FORWARD: Forward,
+        ShipKind.REBALANCE: Rebalance,
+        ShipKind.RESCALE: Rescale,
+        ShipKind.SHUFFLE: Shuffle,
+        ShipKind.HASH: Hash,
+        ShipKind.BROADCAST: Broadcast,
+        ShipKind.GLOBAL: Global,
+        ShipKind.CUSTOM: Custom,
+    }
+    for kind, selector in expected.items():
+        assert type(selector_of(Ship(kind, key=len, function=max), 128, lambda n: 0)) is selector
+    columns = selector_of(Ship(ShipKind.HASH_COLUMNS, columns=("word",)), 128, lambda n: 0)
+    assert type(columns).__name__ == "HashColumns"
+    assert {*expected, ShipKind.HASH_COLUMNS} == set(ShipKind)
+
+
+def test_a_closed_environment_sets_nothing_up():
+    sink = Gathered()
+    with Site(words(small_env(1), sink)) as site:
+        site.environment.close()
+        with pytest.raises(Cancelled):
+            site.worker.deploy()
