@@ -53,7 +53,7 @@ $(STAMP): pyproject.toml requirements.lock
 	@touch $@
 	@echo "setting up .venv: done" >&2
 
-demo: $(STAMP) ## see a slow reader slow its writer down, memory staying flat
+demo: $(STAMP) ## see a word count and windows over a stream run on Spark (DEMO_ARGS="--seconds 5 --local")
 	@$(BIN)/headgate demo $(DEMO_ARGS)
 
 # One recipe after another, whatever -j says, so that pytest's closing line is the last one.

@@ -9,7 +9,10 @@ from tests.support import unnamed_files
 
 from headgate.buffer import NetworkPool
 
-collect_ignore_glob = ["src/headgate/bench/peers/*_flows.py"]  # scripts for systems that are not installed here
+collect_ignore_glob = [
+    "src/headgate/bench/peers/*_flows.py",  # scripts for systems that are not installed here
+    "tests/*/conftest.py",  # as modules with doctests they would be in each other's way
+]
 
 
 def pytest_collection_finish() -> None:

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 import headgate as hg
-from headgate.bench import _pipeline_peers, _pipeline_run
+from headgate.bench import _pipeline_peers, _pipeline_run, _workloads
 from headgate.bench import pipeline as suite_module
 from headgate.bench._pipeline_flows import FIRST, LAST, MADE, SEEN, Made, Tally, flows, latency
 from headgate.bench._pipeline_peers import PeerFailed, bytewax_delays_ms, bytewax_per_second, find_bytewax, read_result
 from headgate.bench._pipeline_run import Bounded, Outcome, bounded, delays_ms, start_s, throughput
 from headgate.bench.harness import Bench, Report, Suite, find_suite, run_suite, suites
-from headgate.bench.peers import workloads
 from headgate.bench.pipeline import Amounts, pipeline
 from headgate.errors import HeadgateError, InvariantViolated
 
@@ -156,9 +155,7 @@ def test_outcome_is_from_the_first_record_to_the_last() -> None:
     assert Outcome.of(counters, each=5).per_second == 200 / 8e-6
 
 
-@pytest.mark.parametrize(
-    "counters", [[{MADE: 2, FIRST: 0}, {SEEN: 1, LAST: 1}], [{MADE: 1, FIRST: 0}, {SEEN: 2}], [{}]]
-)
+@pytest.mark.parametrize("counters", [[{MADE: 2}, {SEEN: 1, LAST: 1}], [{MADE: 1}, {SEEN: 2}], [{}]])
 def test_lost_records_are_no_figure(counters: list[dict[str, int]]) -> None:
     with pytest.raises(InvariantViolated, match=r"records were made and .* came to the sinks"):
         Outcome.of(counters)
@@ -193,11 +190,11 @@ def test_sources_and_sinks_leave_what_they_counted() -> None:
 
 
 def test_workloads() -> None:
-    batches = workloads.seconds_of(1_000, 60)
+    batches = _workloads.seconds_of(1_000, 60)
     times = [at_ms for _ in range(120) for _, at_ms, _ in next(batches)]
     assert times == sorted(times)
-    assert [times.count(at_ms) for at_ms in (0, 999, 1_500)] == [workloads.SECOND_RECORDS // 1000] * 3
-    assert len(list(workloads.repeat([1, 2, 3], 2, 0))) == 1
+    assert [times.count(at_ms) for at_ms in (0, 999, 1_500)] == [_workloads.SECOND_RECORDS // 1000] * 3
+    assert len(list(_workloads.repeat([1, 2, 3], 2, 0))) == 1
 
 
 def test_peers_is_no_suite() -> None:
@@ -263,7 +260,7 @@ def test_a_peers_first_records_do_not_count(script) -> None:
     ],
 )
 def test_a_peer_that_fails_is_reported_with_its_last_words(script, text: str, message: str) -> None:
-    with pytest.raises(PeerFailed, match=f"(?s)flows.py shuffle .*{message}|{message}"):
+    with pytest.raises(PeerFailed, match=f"(?s)flows.py shuffle .*{message}"):
         bytewax_per_second(script(text), "shuffle", 0.1)
 
 

@@ -74,7 +74,7 @@ def test_events_come_in_their_proportions():
 def test_an_event_is_always_the_same():
     assert events(200) == [event(n) for n in range(200)]
     assert event(1_234_567) == event(1_234_567)
-    assert event(4) == Bid(1000, 1001, 1946, START_MS + 4 * STEP_MS - 190, "large")
+    assert event(4) == Bid(1000, 1001, 1946, START_MS + 4 * STEP_MS - 1_930, "large")
 
 
 def test_events_are_out_of_order_by_no_more_than_is_said():

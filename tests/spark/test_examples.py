@@ -22,6 +22,8 @@ from headgate.examples import (
 )
 from headgate.spark.session import slots
 
+pytestmark = pytest.mark.timeout(300)  # some start a session
+
 
 @pytest.fixture(params=["default", "tiny"])
 def buffers(request):
@@ -86,12 +88,13 @@ def test_a_dataframe_in_any_order_becomes_the_same(env, spark):
         ("streaming_join", "after the advert on average"),
         ("fraud_timers", "alerts"),
         ("async_enrichment", "goes to"),
+        ("dataframe_to_parquet", "readings, mean"),
         ("nexmark.queries", "1000"),
     ],
 )
 def test_it_runs_as_a_script_without_an_environment(module, line):
     """In a process of its own: classes and functions are then those of `__main__`, and Spark is started by headgate."""
     command = [sys.executable, "-m", f"headgate.examples.{module}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     assert line in done.stdout

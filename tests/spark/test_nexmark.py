@@ -14,6 +14,8 @@ from headgate.spark.session import slots
 
 COUNT = 4_000
 
+pytestmark = pytest.mark.timeout(300)  # the first test waits for the session and the references
+
 
 @pytest.fixture(scope="module")
 def answers(spark: SparkSession) -> dict[int, list[tuple]]:

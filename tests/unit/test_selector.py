@@ -182,3 +182,13 @@ def test_a_selector_of_one_s_own():
             return value % self.channels
 
     assert connected(Alternating(), 2).split([1, 2, 3]) == [[2], [1, 3]]
+
+
+@pytest.mark.spec("W2")
+def test_very_many_numbers_go_where_one_at_a_time_would():
+    many = [*range(-30_000, 30_000), 2**61 - 1, -(2**62), 7]
+    by_number = Hash(lambda n: n, max_parallelism=128)
+    by_number.connect(5)
+    for batch in (many, [*many, 2**70], many[::-1]):
+        parts = by_number.split(batch)
+        assert parts == [[n for n in batch if by_number.choose(n) == channel] for channel in range(5)]

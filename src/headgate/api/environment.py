@@ -283,6 +283,6 @@ class StreamExecutionEnvironment(Beginning):
 
 def _network_memory_bytes(plan: Plan) -> int:
     """What a worker on this machine would have."""
-    from headgate.worker.run import _memory_bytes  # noqa: PLC0415 - only where it is used
+    from headgate.worker.run import worker_memory_bytes  # noqa: PLC0415 - only where it is used
 
-    return plan.settings.network_memory_bytes(_memory_bytes() // (plan.workers + 1)).bytes
+    return plan.settings.network_memory_bytes(worker_memory_bytes(plan.settings, plan.workers + 1)).bytes

@@ -64,7 +64,14 @@ def shows_progress(progress: bool | None) -> bool:
 
 
 def remember(job: Job) -> None:
-    """Let `unfinished` know of a job."""
+    """Let `unfinished` know of a job.
+
+    >>> from headgate.coordinator.job import Job, JobStatus
+    >>> job = Job("1", "etl", progress=lambda: None, cancel=lambda reason: job.end(JobStatus.CANCELLED))
+    >>> remember(job)
+    >>> job in unfinished(), stop(job), job in unfinished()
+    (True, True, False)
+    """
     with _jobs_lock:
         _jobs.add(job)
 
@@ -85,7 +92,13 @@ def unfinished() -> list[Job]:
 
 
 def stop(job: Job) -> bool:
-    """Cancel a job for somebody who does not want to wait long; whether it is over."""
+    """Cancel a job for somebody who does not want to wait long; whether it is over.
+
+    >>> from headgate.coordinator.job import Job, JobStatus
+    >>> job = Job("1", "etl", progress=lambda: None, cancel=lambda reason: job.end(JobStatus.CANCELLED))
+    >>> stop(job), job.status
+    (True, <JobStatus.CANCELLED: 'cancelled'>)
+    """
     return job.cancel(timeout_s=_STOP_S)
 
 
@@ -114,6 +127,10 @@ def watching(job: Job, progress: bool | None = None) -> Iterator[None]:
     Args:
         job: Which.
         progress: Whether to show it; None: in a terminal.
+
+    >>> with watching(None, progress=False):
+    ...     print("quiet")
+    quiet
     """
     if not shows_progress(progress) or not _shown.acquire(blocking=False):
         yield

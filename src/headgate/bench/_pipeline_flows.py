@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import headgate as hg
-from headgate.bench.peers.workloads import KEYS, WAIT_S, lines, pace, records, repeat, second, seconds_of
+from headgate.bench._workloads import KEYS, WAIT_S, lines, pace, records, repeat, second, seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,8 +24,14 @@ if TYPE_CHECKING:
 
 __all__ = ["FIRST", "LAST", "MADE", "RATE_HZ", "SEEN", "Delays", "Made", "Tally", "flows", "latency", "latency_arrow"]
 
-MADE, FIRST, SEEN, LAST = "bench_made", "bench_first_ns", "bench_seen", "bench_last_ns"
-"""The counters: records made and when the first was, records seen by a sink and when the last was."""
+MADE = "bench_made"
+"""The counter of a source: records that it made."""
+FIRST = "bench_first_ns"
+"""Likewise: when it gave out the first."""
+SEEN = "bench_seen"
+"""The counter of a sink: records that came."""
+LAST = "bench_last_ns"
+"""Likewise: when the last came."""
 
 _LINES, _LINES_AT_ONCE = 40_000, 200
 _ARROW_LINES = 5_000  # 50,000 words in a record batch

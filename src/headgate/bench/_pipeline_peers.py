@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from headgate.bench._pipeline_flows import FIRST, LAST, MADE, SEEN
 from headgate.bench._pipeline_run import Outcome
-from headgate.bench.peers.workloads import LINE_WORDS
+from headgate.bench._workloads import LINE_WORDS
 from headgate.errors import HeadgateError
 
 if TYPE_CHECKING:
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HOW_TO_GET", "PeerFailed", "bytewax_delays_ms", "bytewax_per_second", "find_bytewax"]
 
-HOW_TO_GET = (
-    "no rows beside Bytewax, for it is not installed: `make bench-peers` does that, where `.bench` is looked for"
-)
+HOW_TO_GET = "no rows beside Bytewax: it is not in .bench/bytewax here; `make bench-peers` puts it there"
+"""What a report says where the peer is missing."""
 
 _PROCESSES = 2
 _LIMIT_S = 120.0  # to start, and to end after the sources have

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import headgate as hg
 from headgate.bench._pipeline_flows import FIRST, LAST, MADE, SEEN, Made, Tally
-from headgate.bench.peers.workloads import LINE_WORDS, records
+from headgate.bench._workloads import LINE_WORDS, records
 from headgate.errors import InvariantViolated
 
 if TYPE_CHECKING:

@@ -251,7 +251,7 @@ def _modules() -> dict[str, str]:
     return {
         name.replace("_", "-"): f"{package.__name__}.{name}"
         for name in names
-        if name not in ("harness", "peers") and not name.startswith("_")
+        if name != "harness" and not name.startswith("_")
     }
 
 

@@ -20,10 +20,12 @@ _NEEDS_SPARK = "Needs Spark"  # said in the docstring of those that do
 
 
 def examples(  # noqa: PLR0917 - the command's options
-    name: Annotated[str | None, typer.Argument(help="Which one to run; without it, all are listed.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Which one to run; without it, all are listed.")
+    ] = None,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ARGS]...", help="The example's own arguments: its first lines name them."),
+        typer.Argument(metavar="ARGS", help="The example's own arguments: its first lines name them."),
     ] = None,
     source: Annotated[bool, typer.Option("--source", help="Print its source instead, to read or to copy.")] = False,
     local: Local = False,

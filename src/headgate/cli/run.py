@@ -55,10 +55,12 @@ def chosen_defaults(
 
 
 def run_file(  # noqa: PLR0917 - the command's options
-    file: Annotated[Path, typer.Argument(help="A Python script that builds a pipeline and executes it.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A Python script that builds a pipeline and executes it.")
+    ],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ARGS]...", help="The script's own arguments; after `--` if they begin with a dash."),
+        typer.Argument(metavar="ARGS", help="The script's own arguments; after `--` if they begin with a dash."),
     ] = None,
     master: Master = None,
     parallelism: Parallelism = None,

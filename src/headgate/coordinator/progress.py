@@ -52,7 +52,7 @@ class SubtaskProgress:
     idle: float = 0.0
     back_pressured: float = 0.0
     in_pool_usage: float = 0.0  # share of its gates' buffers that are in use
-    out_pool_usage: float = 0.0  # likewise of its partitions'; overdraft buffers make it more than 1
+    out_pool_usage: float = 0.0  # likewise of its partitions'; 1 also where it has overdraft buffers
     in_queued: int = 0  # buffers that wait to be read
     backlog: int = 0  # buffers that wait at its producers
     channels: tuple[dict[str, int], ...] = ()  # from other workers: backlog, queued, exclusive, floating, credit
@@ -277,7 +277,7 @@ def _totals(last: SubtaskReport) -> dict[str, Any]:
         "bytes_in": last.bytes_in,
         "bytes_out": last.bytes_out,
         "in_pool_usage": last.in_pool_used / last.in_pool_size if last.in_pool_size > 0 else 0.0,
-        "out_pool_usage": last.out_pool_used / last.out_pool_size if last.out_pool_size > 0 else 0.0,
+        "out_pool_usage": min(1.0, last.out_pool_used / last.out_pool_size) if last.out_pool_size > 0 else 0.0,
         "in_queued": last.in_queued,
         "backlog": last.backlog,
         "channels": tuple(structs.asdict(channel) for channel in last.channels),

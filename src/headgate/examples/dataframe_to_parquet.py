@@ -100,9 +100,10 @@ def main(
     env: hg.StreamExecutionEnvironment | None = None, path: str | None = None, frame: DataFrame | None = None
 ) -> list[Hour]:
     """Write the hours of some readings to Parquet, and read them again."""
-    spark = SparkSession.builder.getOrCreate()
-    env = env or hg.environment(spark)
-    hours = hourly(env.from_dataframe(readings(spark) if frame is None else frame))
+    env = env or hg.environment()
+    env.set_parallelism(env.parallelism)  # as many subtasks as there are slots: asking starts Spark if nobody has
+    spark = SparkSession.builder.getOrCreate()  # that same session
+    hours = hourly(env.from_dataframe(readings(spark) if frame is None else frame, form="arrow"))
     # A DataFrame like any other: the pipeline runs when it is used, here by the writer.
     written = hours.to_dataframe("gauge string, hour long, readings long, mean double, highest long")
     with tempfile.TemporaryDirectory(prefix="headgate-") as temporary:

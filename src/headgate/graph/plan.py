@@ -105,7 +105,12 @@ class Vertex:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One way from a vertex to another: a result partition of each producer, a gate's channels at each consumer."""
+    """One way from a vertex to another: a result partition of each producer, a gate's channels at each consumer.
+
+    >>> forward = Exchange(0, producer=0, operator=0, consumer=1, ship=Ship(ShipKind.FORWARD))
+    >>> forward.producers_of(1, producers=2, consumers=2)
+    [1]
+    """
 
     id: int
     producer: int  # vertices

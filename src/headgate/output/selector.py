@@ -31,7 +31,8 @@ __all__ = [
 T = TypeVar("T")
 L = TypeVar("L")
 
-_KNOWN_KEYS = 4096  # most keys a selector remembers the channel of
+_KNOWN_KEYS = 16_384  # most keys a selector remembers the channel of
+_MANY = 128  # unknown keys of one batch, so that hashing them as a column pays
 
 Below: TypeAlias = Callable[[int], int]
 """A source of randomness: `random.Random(seed).randrange` is one."""
@@ -252,12 +253,30 @@ class Hash(Selector[T]):
             return [channel_of[hash_of(key) % groups] for key in keys]
         channels = list(map(known.get, keys))
         if None in channels:
+            if kind is int and len(known) >= _KNOWN_KEYS and channels.count(None) >= _MANY:
+                found = _int_groups(keys, groups)
+                if found is not None:
+                    return [channel_of[group] for group in found]
             for index, key in enumerate(keys):
                 if channels[index] is None:
                     channels[index] = channel = channel_of[hash_of(key) % groups]
                     if len(known) < _KNOWN_KEYS:
                         known[key] = channel
         return channels  # type: ignore[return-value]  # none is None any more
+
+
+def _int_groups(keys: Sequence[Hashable], groups: int) -> list[int] | None:
+    """The key groups of many numbers at once; None if one of them does not fit into 64 bits."""
+    import pyarrow as pa  # noqa: PLC0415 - only who has very many keys pays for importing it
+
+    from headgate.record.key_columns import hash_array  # noqa: PLC0415
+
+    try:
+        column = pa.array(keys, pa.int64())
+    except (OverflowError, pa.ArrowInvalid):
+        return None
+    found: list[int] = (hash_array(column) % groups).tolist()
+    return found
 
 
 class Broadcast(_Constant[T]):

@@ -113,7 +113,17 @@ class Reduced(Contents):
 
 
 class Aggregated(Contents):
-    """An accumulator."""
+    """An accumulator.
+
+    >>> from headgate.task.functions import AggregateFunction
+    >>> class Total(AggregateFunction):
+    ...     def create_accumulator(self): return 0
+    ...     def add(self, value, accumulator): return accumulator + value
+    ...     def get_result(self, accumulator): return accumulator
+    >>> window = {}
+    >>> Aggregated(lambda n: n % 2, Total()).add_all(window, [1, 2, 3]); window
+    {1: 4, 0: 2}
+    """
 
     def __init__(self, key_of: Callable[[Any], Any] | None, function: AggregateFunction[Any, Any, Any]) -> None:
         self.key_of = key_of
@@ -150,7 +160,12 @@ class Aggregated(Contents):
 
 
 class Gathered(Contents):
-    """A list of all values, in the order in which they came."""
+    """A list of all values, in the order in which they came.
+
+    >>> window = {}
+    >>> Gathered(lambda n: n % 2).add_all(window, [1, 2, 3]); window
+    {1: [1, 3], 0: [2]}
+    """
 
     def __init__(self, key_of: Callable[[Any], Any] | None) -> None:
         self.key_of = key_of

@@ -85,7 +85,16 @@ class CountTumblingStore(_CountStore):
 
 
 class CountSlidingStore(_CountStore):
-    """The last values of each key."""
+    """The last values of each key.
+
+    >>> from headgate.task.window_contents import Gathered
+    >>> from headgate.task.window_results import PlainResults
+    >>> from headgate.task.windows import CountSlidingWindows
+    >>> results = PlainResults(None, list)
+    >>> store = CountSlidingStore(CountSlidingWindows.of(3, 2), Gathered(lambda n: 0), results)
+    >>> _ = store.add([1, 2, 3, 4], None); results.values
+    [[1, 2], [2, 3, 4]]
+    """
 
     def __init__(self, assigner: CountSlidingWindows, contents: Contents, results: Results) -> None:
         self._size = assigner.size

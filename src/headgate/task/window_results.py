@@ -27,12 +27,23 @@ __all__ = ["FunctionResults", "PlainResults", "Results", "WindowContext", "copie
 
 
 def copier(place: Place) -> Callable[[Any], Any] | None:
-    """What makes a value one's own; None: nothing has to, by `object_reuse`."""
+    """What makes a value one's own; None: nothing has to, by `object_reuse`.
+
+    >>> from headgate.task.basic import PassOn
+    >>> from headgate.testing.harness import OperatorHarness
+    >>> copier(OperatorHarness(PassOn()).operator.place).__name__
+    'copied'
+    """
     return None if place.object_reuse else copied
 
 
 class Results(ABC):
-    """What windows have given out, and not handed on yet."""
+    """What windows have given out, and not handed on yet.
+
+    >>> results = PlainResults(own=None)
+    >>> results.fire("key", window=None, kept=7, time_ms=999, shared=False); results.values, results.times
+    ([7], [999])
+    """
 
     def __init__(self, own: Callable[[Any], Any] | None) -> None:
         self.values: list[Any] = []
@@ -88,7 +99,12 @@ def _times(times: list[int | None]) -> list[int] | None:
 
 
 class PlainResults(Results):
-    """What is kept, or what a function makes of it, is the result: reduce and aggregate by themselves."""
+    """What is kept, or what a function makes of it, is the result: reduce and aggregate by themselves.
+
+    >>> results = PlainResults(own=None, result_of=len)
+    >>> results.fire_all({"a": [1, 2], "b": [3]}, window=None, time_ms=999, shared=False); results.values
+    [2, 1]
+    """
 
     def __init__(self, own: Callable[[Any], Any] | None, result_of: Callable[[Any], Any] | None = None) -> None:
         super().__init__(own)
@@ -108,7 +124,13 @@ class PlainResults(Results):
 
 
 class WindowContext(ProcessWindowFunction.Context, ProcessAllWindowFunction.Context):
-    """What a function is told; one for each operator, moved from window to window."""
+    """What a function is told; one for each operator, moved from window to window.
+
+    >>> from headgate.task.basic import PassOn
+    >>> from headgate.testing.harness import OperatorHarness
+    >>> WindowContext(OperatorHarness(PassOn(), now_ms=5).operator.place).current_processing_time()
+    5
+    """
 
     def __init__(self, place: Place) -> None:
         self._wall_ms = place.wall_ms
@@ -133,6 +155,11 @@ class FunctionResults(Results):
 
     `call` takes (key, window or context, values), without the key where there are none. After an incremental function
     the values are its one result.
+
+    >>> def span(key, window, values): return [(key, window, len(values))]
+    >>> results = FunctionResults(None, span, keyed=True, context=None, result_of=None)
+    >>> results.fire("a", "a window", [1, 2], 999, shared=False); results.values
+    [('a', 'a window', 2)]
     """
 
     def __init__(

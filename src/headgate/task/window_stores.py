@@ -28,7 +28,11 @@ Late = tuple[Values, list[int]]
 
 
 class WindowStore(ABC):
-    """Windows that are open, or kept for late records."""
+    """Windows that are open, or kept for late records.
+
+    >>> issubclass(AlignedStore, WindowStore)
+    True
+    """
 
     by_time: ClassVar[bool] = True  # or they count, and do not mind if values have no time
     time_ms: float = MIN_WATERMARK_MS  # how far time has come: infinitely far in the end

@@ -337,7 +337,18 @@ class ProcessWindowFunction(Function, ABC, Generic[K, A, R]):
 
 
 class ProcessAllWindowFunction(Function, ABC, Generic[A, R]):
-    """As `ProcessWindowFunction`, for the windows of a stream without keys."""
+    """As `ProcessWindowFunction`, for the windows of a stream without keys.
+
+    >>> import headgate as hg
+    >>> class Span(hg.ProcessAllWindowFunction):
+    ...     def process(self, context, elements):
+    ...         yield context.window().end, len(elements)
+    >>> env = hg.environment(local=True, parallelism=1)
+    >>> timed = hg.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda ms: ms)
+    >>> stream = env.from_collection([0, 400, 1200]).assign_timestamps_and_watermarks(timed)
+    >>> list(stream.window_all(hg.TumblingEventTimeWindows.of(hg.Time.seconds(1))).process(Span()).execute_and_collect())
+    [(1000, 2), (2000, 1)]
+    """
 
     class Context(_Context):
         """What is known about the window."""

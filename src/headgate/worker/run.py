@@ -37,12 +37,13 @@ if TYPE_CHECKING:
     from headgate.net.certificates import Credentials
     from headgate.worker.messages import FromCoordinator, FromWorker
 
-__all__ = ["run_worker"]
+__all__ = ["run_worker", "worker_memory_bytes"]
 
 _log = logging.getLogger("headgate.worker")
 
 _REPORT_S: Final = 1.0
 _STOP_S: Final = 4.0  # how long tasks may take to end
+_ENOUGH_BYTES: Final = 2**30
 
 
 class _Lost:
@@ -74,7 +75,7 @@ def run_worker(
     [1, 2]
     """
     settings = replace(plan.settings, network=replace(plan.settings.network, bind_address=bind_host))
-    memory_bytes = settings.network_memory_bytes(_share_of_memory(settings, plan.workers + 1)).bytes
+    memory_bytes = settings.network_memory_bytes(worker_memory_bytes(settings, plan.workers + 1)).bytes
     inbox: queue.SimpleQueue[FromCoordinator | _Lost] = queue.SimpleQueue()
     identity = Identity(plan.job, attempt, index, secret, credentials)
     with Environment(settings, memory_bytes=memory_bytes) as environment:
@@ -149,14 +150,22 @@ def _leave(worker: Worker, error: Exception | None) -> None:
         raise error if isinstance(error, HeadgateError) else TransportError(str(error), peer="the coordinator")
 
 
-def _share_of_memory(settings: Settings, workers: int) -> int:
-    """This worker's part of the machine; where nobody has said anything, no more than its buffers may have."""
-    share, network = _memory_bytes() // workers, settings.memory.network
-    said = [settings.origin(f"memory.network.{one}") != "default" for one in ("fraction", "max")]
-    return share if any(said) else min(share, int(network.max / network.fraction))
+def worker_memory_bytes(settings: Settings, workers: int) -> int:
+    """The memory that one of so many workers has, of which `memory.network.fraction` is for buffers.
+
+    Where nobody has said anything about that, it is no more than 1 GiB: buffers beyond what keeps tasks apart only make
+    a job start, and follow its slowest part, more slowly.
+
+    >>> from headgate.config import Settings
+    >>> worker_memory_bytes(Settings(), workers=1) <= 2**30
+    True
+    """
+    share = _machine_bytes() // workers
+    said = any(settings.origin(f"memory.network.{one}") != "default" for one in ("fraction", "max"))
+    return share if said else min(share, _ENOUGH_BYTES)
 
 
-def _memory_bytes() -> int:
+def _machine_bytes() -> int:
     """The memory of this machine, or of the container."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:

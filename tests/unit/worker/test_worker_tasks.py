@@ -252,3 +252,15 @@ def test_a_closed_environment_sets_nothing_up():
         site.environment.close()
         with pytest.raises(Cancelled):
             site.worker.deploy()
+
+
+@pytest.mark.spec("P6", "P4")
+def test_a_partition_that_only_ends_is_announced_once():
+    env = small_env(1)
+    env.from_collection([1]).rebalance().for_each(lambda _: None)
+    with Site(env, wires=False) as site:
+        partition = site.environment.partition(site.part.id(Partition(0, 0, 0)), subpartitions=2)
+        announced = []
+        partition.on_consumable = lambda: announced.append(True)
+        partition.finish()
+        assert announced == [True]

@@ -6,15 +6,18 @@ prints one JSON object as its last line when the flow has ended: what this proce
 when.
 """
 
-# ruff: noqa: ARG002, D102, I001 - the methods are Bytewax's, and workloads lies beside this script
+# ruff: noqa: ARG002, D102, INP001 - the methods are Bytewax's, and this is a script, not part of a package
 # Bytewax is not installed where headgate is checked:
 # mypy: disable-error-code="import-not-found,misc"
 
 import json
+import runpy
 import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import bytewax.operators as op
@@ -25,16 +28,7 @@ from bytewax.operators.windowing import EventClock, TumblingWindower
 from bytewax.outputs import DynamicSink, StatelessSinkPartition
 from bytewax.testing import cluster_main
 
-from workloads import (
-    KEYS,
-    WAIT_S,
-    lines,
-    pace,
-    records,
-    repeat,
-    seconds_of,
-)
-
+_workloads = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "_workloads.py")))
 _EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
 _found: dict[str, Any] = {"made": 0, "first_ns": None, "seen": 0, "last_ns": 0, "delays_ns": []}
 
@@ -54,7 +48,7 @@ class Batches(StatelessSourcePartition[Any]):
         return list(batch)
 
     def next_awake(self) -> datetime | None:
-        return datetime.now(UTC) + timedelta(seconds=WAIT_S) if self._paced else None
+        return datetime.now(UTC) + timedelta(seconds=_workloads.WAIT_S) if self._paced else None
 
 
 class Made(DynamicSource[Any]):
@@ -96,7 +90,7 @@ def _running(count: int | None, _: int) -> tuple[int, int]:
 
 def word_count(flow: Dataflow, seconds: float) -> None:
     """W1: the count of each word so far, for every word."""
-    text = op.input("lines", flow, Made(lambda: repeat(lines(40_000), 200, seconds)))
+    text = op.input("lines", flow, Made(lambda: _workloads.repeat(_workloads.lines(40_000), 200, seconds)))
     words = op.flat_map("split", text, str.split)
     pairs = op.map("pair", words, lambda word: (word, 1))
     counts = op.stateful_map("count", pairs, _running)
@@ -110,7 +104,7 @@ def window_sum(flow: Dataflow, seconds: float) -> None:
         wait_for_system_duration=timedelta(seconds=10),
     )
     windows = TumblingWindower(length=timedelta(seconds=1), align_to=_EPOCH)
-    made = op.input("made", flow, Made(lambda: seconds_of(1000, seconds)))
+    made = op.input("made", flow, Made(lambda: _workloads.seconds_of(1000, seconds)))
     keyed = op.map("key", made, lambda record: (record[0], record[1:]))
     sums = win.reduce_window("sum", keyed, clock, windows, lambda a, b: (a[0], a[1] + b[1]))
     op.output("out", sums.down, Counted(lambda items: sum(window[1][1] for _, window in items)))
@@ -124,22 +118,22 @@ def latency(flow: Dataflow, seconds: float) -> None:
         _found["delays_ns"] += [(number, now_ns - made_ns) for _, (number, made_ns) in items]
         return len(items)
 
-    made = op.input("made", flow, Made(lambda: pace(5_000, seconds), paced=True))
+    made = op.input("made", flow, Made(lambda: _workloads.pace(5_000, seconds), paced=True))
     mapped = op.map("first", made, lambda record: record)
-    keyed = op.key_on("key", mapped, lambda record: str(record[0] % KEYS))
+    keyed = op.key_on("key", mapped, lambda record: str(record[0] % _workloads.KEYS))
     # What is keyed changes place only before a stateful step.
     op.output("out", op.stateful_map("second", keyed, lambda _, record: (None, record)), Counted(delays))
 
 
 def shuffle(flow: Dataflow, seconds: float) -> None:
     """W4: records of 100 bytes from each worker to all."""
-    made = op.input("made", flow, Made(lambda: repeat(records(100_000), 1000, seconds)))
+    made = op.input("made", flow, Made(lambda: _workloads.repeat(_workloads.records(100_000), 1000, seconds)))
     op.output("out", op.redistribute("shuffle", made), Counted())
 
 
 def shuffle_keyed(flow: Dataflow, seconds: float) -> None:
     """W4: the same by key."""
-    made = op.input("made", flow, Made(lambda: repeat(records(100_000), 1000, seconds)))
+    made = op.input("made", flow, Made(lambda: _workloads.repeat(_workloads.records(100_000), 1000, seconds)))
     keyed = op.key_on("key", made, lambda record: str(record[0]))
     op.output("out", op.stateful_map("same", keyed, lambda _, record: (None, record)), Counted())
 

@@ -15,7 +15,7 @@ START_MS = 1_750_000_000_000
 STEP_MS = 25
 """How much later each event is than the one before it."""
 
-DISORDER_MS = 200
+DISORDER_MS = 2_000
 """The most that an event is older than its place in the stream says."""
 
 FIRST_ID = 1_000

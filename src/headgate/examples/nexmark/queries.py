@@ -304,7 +304,7 @@ def main(env: hg.StreamExecutionEnvironment | None = None, query: int = 5, count
     """Run a query on the first events; the answer is sorted.
 
     >>> main(hg.environment(local=True, parallelism=2), query=7, count=800)
-    [(1749999960000, 1003, 1000, 100997, 1750000008467)]
+    [(1749999960000, 1003, 1000, 100997, 1750000007153)]
     """
     env = env or hg.environment()
     results = QUERIES[query](source(env, count)).execute_and_collect(f"NEXMark query {query}")

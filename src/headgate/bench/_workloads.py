@@ -1,7 +1,8 @@
 """What is carried through the pipelines that are measured: the same for headgate and for its peers.
 
 Each function is a generator of the batches of one of two sources, called in that source's process. What it carries is
-made before it gives out the first batch: no clock runs before then. Only the standard library, see the package.
+made before it gives out the first batch: no clock runs before then. Nothing but the standard library is imported, for
+peers' programs load this file where headgate is not installed.
 """
 
 import random
@@ -27,7 +28,8 @@ T = TypeVar("T")
 LINE_WORDS = 10  # words in a line of text
 KEYS = 1_000  # different keys of W2 and W3
 SECOND_RECORDS = 50_000  # records of one source of W2 that have their time in one second
-WAIT_S = 0.0005  # a source of W3 that has nothing due looks again after this
+WAIT_S = 0.0005
+"""A source of W3 that has nothing due looks again after this."""
 
 _WORDS = 10_000  # different words
 _TEXT = "x" * 72
