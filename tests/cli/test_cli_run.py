@@ -154,6 +154,18 @@ def test_the_users_part_of_a_traceback():
     assert users_part(head + ours + tail) == head + ours + tail, "a bug of ours is shown"
 
 
+def test_what_py4j_logs_of_ctrl_c_is_not_shown(script, capsys, caplog):
+    file = script("""
+        import logging
+        logging.error("this is")
+        logging.error("KeyboardInterrupt while sending command.")
+        raise KeyboardInterrupt
+    """)
+    assert main(["run", file, "--local"]) == 130
+    assert caplog.messages == ["this is"]
+    assert capsys.readouterr().err.endswith("headgate: interrupted; its jobs are cancelled\n")
+
+
 ENDLESS = {
     "execute": "env.rate(100).print()\nenv.execute('endless')\n",
     "collect": "for n in env.rate(100).execute_and_collect('endless'):\n    print(n, flush=True)\n",

@@ -23,7 +23,7 @@ GONE_S = 15.0
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    session = local_session(2, master="local[2]")
+    session = local_session(4, master="local[4]")
     yield session
     session.stop()
 

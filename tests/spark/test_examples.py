@@ -84,12 +84,8 @@ def test_a_dataframe_in_any_order_becomes_the_same(env, spark):
     ("module", "line"),
     [
         ("word_count", "the"),
-        ("click_sessions", "clicks in"),
-        ("streaming_join", "after the advert on average"),
         ("fraud_timers", "alerts"),
-        ("async_enrichment", "goes to"),
         ("dataframe_to_parquet", "readings, mean"),
-        ("nexmark.queries", "1000"),
     ],
 )
 def test_it_runs_as_a_script_without_an_environment(module, line):

@@ -25,16 +25,16 @@ def test_a_local_session_is_quiet_and_counts_its_slots() -> None:
 
 def test_the_running_session_is_taken(spark: SparkSession) -> None:
     assert local_session(7) is spark
-    assert slots(spark) == 2
+    assert slots(spark) == 4
     assert is_loopback(spark)
 
 
 def test_too_few_slots_are_refused_with_numbers(spark: SparkSession) -> None:
-    require_slots(spark, 2)
-    with pytest.raises(ConfigError, match=r"needs 3 task slots at once, and local\[2\] has 2: .*local\[3\]"):
-        require_slots(spark, 3)
-    with pytest.raises(ConfigError, match=r"has 2, 1 of them taken by other pipelines"):
-        require_slots(spark, 2, busy=1)
+    require_slots(spark, 4)
+    with pytest.raises(ConfigError, match=r"needs 5 task slots at once, and local\[4\] has 4: .*local\[5\]"):
+        require_slots(spark, 5)
+    with pytest.raises(ConfigError, match=r"has 4, 1 of them taken by other pipelines"):
+        require_slots(spark, 4, busy=1)
 
 
 @pytest.mark.parametrize("key", ["spark.dynamicAllocation.enabled", "spark.speculation"])

@@ -110,6 +110,21 @@ class StreamExecutionEnvironment(Beginning):
         where = "local" if self._local else "on Spark"
         return f"<{type(self).__name__} {where}, parallelism {self._parallelism or 'by slots'}>"
 
+    @property
+    def spark(self) -> Any:
+        """The Spark session that jobs run on, started if there is none: for reading DataFrames, for example.
+
+        >>> import headgate as hg
+        >>> hg.environment(local=True).spark
+        Traceback (most recent call last):
+        headgate.errors.ConfigError: an environment with local=True has no Spark session
+        """
+        session = getattr(self._host, "session", None)
+        if session is None:
+            raise ConfigError("an environment with local=True has no Spark session")
+        with self._starting():
+            return session(self._parallelism or 1)
+
     # Settings.
 
     def set(self, key: str, value: object) -> Self:

@@ -4,6 +4,7 @@ Exit codes: what the script says, else 0; 1 if its code raises, here or in a wor
 fails; 130 after Ctrl-C. Invariant: no job that the script has started goes on after it.
 """
 
+import logging
 import re
 import runpy
 import sys
@@ -88,6 +89,8 @@ def ending_jobs() -> Iterator[None]:
     >>> with ending_jobs():
     ...     pass
     """
+    root = logging.getLogger()
+    root.addFilter(_is_no_interrupt)
     try:
         yield
         _tell_of_unfinished()
@@ -100,6 +103,12 @@ def ending_jobs() -> Iterator[None]:
         raise typer.Exit(130) from None
     finally:
         _stop_all()
+        root.removeFilter(_is_no_interrupt)
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """Py4J logs a traceback when Ctrl-C comes while it waits for the JVM; it raises KeyboardInterrupt as well."""
+    return not record.getMessage().startswith("KeyboardInterrupt while sending command")
 
 
 def _tell_of_unfinished() -> None:

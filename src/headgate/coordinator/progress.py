@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
@@ -197,6 +197,8 @@ class Tracker:
                 for one in plan.vertices
             )
             workers = tuple(self._workers.values())
+        if status.over:
+            vertices = tuple(_emptied(one) for one in vertices)
         return Progress(
             job=plan.job, name=plan.name, status=status, uptime_s=uptime_s, workers=workers, vertices=vertices
         )
@@ -284,6 +286,18 @@ def _totals(last: SubtaskReport) -> dict[str, Any]:
         "watermark_ms": last.watermark_ms,
         "counters": dict(last.counters),
     }
+
+
+def _emptied(vertex: VertexProgress) -> VertexProgress:
+    """A vertex of a job that is over: its last reports may have come before others had read all of it."""
+    nothing: dict[str, Any] = {
+        "in_pool_usage": 0.0,
+        "out_pool_usage": 0.0,
+        "in_queued": 0,
+        "backlog": 0,
+        "channels": (),
+    }
+    return replace(vertex, subtasks=tuple(replace(one, **nothing) for one in vertex.subtasks))
 
 
 def _since(now: list[int], before: list[int]) -> list[int]:

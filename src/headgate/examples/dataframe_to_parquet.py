@@ -12,13 +12,11 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark.sql import SparkSession
-
 import headgate as hg
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 HOUR = hg.Time.hours(1)
 
@@ -101,15 +99,13 @@ def main(
 ) -> list[Hour]:
     """Write the hours of some readings to Parquet, and read them again."""
     env = env or hg.environment()
-    env.set_parallelism(env.parallelism)  # as many subtasks as there are slots: asking starts Spark if nobody has
-    spark = SparkSession.builder.getOrCreate()  # that same session
-    hours = hourly(env.from_dataframe(readings(spark) if frame is None else frame, form="arrow"))
+    hours = hourly(env.from_dataframe(readings(env.spark) if frame is None else frame, form="arrow"))
     # A DataFrame like any other: the pipeline runs when it is used, here by the writer.
     written = hours.to_dataframe("gauge string, hour long, readings long, mean double, highest long")
     with tempfile.TemporaryDirectory(prefix="headgate-") as temporary:
         target = path or f"{temporary}/hours"
         written.write.mode("overwrite").parquet(target)
-        return sorted(Hour(*row) for row in spark.read.parquet(target).collect())
+        return sorted(Hour(*row) for row in env.spark.read.parquet(target).collect())
 
 
 if __name__ == "__main__":

@@ -346,7 +346,8 @@ class ProcessAllWindowFunction(Function, ABC, Generic[A, R]):
     >>> env = hg.environment(local=True, parallelism=1)
     >>> timed = hg.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda ms: ms)
     >>> stream = env.from_collection([0, 400, 1200]).assign_timestamps_and_watermarks(timed)
-    >>> list(stream.window_all(hg.TumblingEventTimeWindows.of(hg.Time.seconds(1))).process(Span()).execute_and_collect())
+    >>> seconds = stream.window_all(hg.TumblingEventTimeWindows.of(hg.Time.seconds(1)))
+    >>> list(seconds.process(Span()).execute_and_collect())
     [(1000, 2), (2000, 1)]
     """
 

@@ -145,8 +145,9 @@ def test_it_opens_from_the_end_and_finishes_from_the_head():
     chain.open()
     chain.finish(watermark=True)
     chain.close()
-    assert notes == [f"{what} {name}" for what, names in
-                     [("open", "cba"), ("finish", "abc"), ("close", "abc")] for name in names]
+    assert notes == [
+        f"{what} {name}" for what, names in [("open", "cba"), ("finish", "abc"), ("close", "abc")] for name in names
+    ]
     assert chain.links[0].watermark_ms == MAX_WATERMARK_MS
 
 
