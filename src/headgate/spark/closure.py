@@ -26,7 +26,11 @@ cloudpickle: Any = _cloudpickle  # without types
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """Something with functions in it, on its way to workers."""
+    """Something with functions in it, on its way to workers.
+
+    >>> pack([str.upper], same_machine=True).open()[0]("to")
+    'TO'
+    """
 
     content: bytes
     classes: bytes  # those of __main__, by name

@@ -51,6 +51,10 @@ class DataFrameSource(Source[Any]):
     """The rows of a Spark DataFrame, as `form` says: tuples, dicts, `pyspark.sql.Row`s, or Arrow batches as they come.
 
     The DataFrame stays in the driver; the name is how a worker finds what comes of it.
+
+    >>> source = DataFrameSource(None, form="arrow")  # a DataFrame in real life
+    >>> source.splits(2), source.hint
+    ([0, 1], 'arrow')
     """
 
     def __init__(self, dataframe: DataFrame, form: str = "tuple") -> None:
@@ -100,7 +104,14 @@ def _rows_of(form: str) -> Callable[[pa.RecordBatch], list[Any]]:
 
 
 def sources_of(plan: Plan) -> list[DataFrameSource]:
-    """The DataFrames that a plan reads, in the order in which workers are told of them."""
+    """The DataFrames that a plan reads, in the order in which workers are told of them.
+
+    >>> from headgate.config import Settings
+    >>> from headgate.graph.plan import Plan
+    >>> from headgate.ids import JobId
+    >>> sources_of(Plan(JobId("1"), "nothing", (), (), workers=1, settings=Settings()))
+    []
+    """
     return [source for _, source in _found(plan)]
 
 
@@ -114,7 +125,16 @@ def _found(plan: Plan) -> list[tuple[Vertex, DataFrameSource]]:
 
 
 def feed_workers(spark: SparkSession, plan: Plan, sources: Sequence[DataFrameSource]) -> DataFrame:
-    """A DataFrame with a partition for each worker, in which that worker finds the rows of all its sources."""
+    """A DataFrame with a partition for each worker, in which that worker finds the rows of all its sources.
+
+    >>> from types import SimpleNamespace
+    >>> from headgate.config import Settings
+    >>> from headgate.graph.plan import Plan
+    >>> from headgate.ids import JobId
+    >>> plan = Plan(JobId("1"), "no DataFrame", (), (), workers=2, settings=Settings())
+    >>> feed_workers(SimpleNamespace(range=range), plan, [])  # doctest: +SKIP
+    DataFrame[id: bigint]
+    """
     if not sources:
         return spark.range(0, plan.workers, 1, plan.workers)
     frames = []

@@ -132,7 +132,12 @@ class DataFrameSink(Sink[Any]):
 def pipeline_function(
     parcel: Parcel, *, loopback: bool
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that Spark calls in each task of the stage."""
+    """The function that Spark calls in each task of the stage.
+
+    >>> from headgate.spark.closure import pack
+    >>> callable(pipeline_function(pack("a plan", same_machine=True), loopback=True))
+    True
+    """
 
     def compute(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from headgate.spark.frame_sink import run_pipeline  # noqa: PLC0415 - it runs elsewhere

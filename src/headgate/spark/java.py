@@ -101,7 +101,11 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def without_incubator(java: Java) -> Path:
-    """A JAVA_HOME for this Java that Spark can start, and that starts quietly. Made once, in the user's cache."""
+    """A JAVA_HOME for this Java that Spark can start, and that starts quietly. Made once, in the user's cache.
+
+    >>> (without_incubator(find_java()) / "bin" / "java").read_text().startswith("#!/bin/sh")
+    True
+    """
     dropped = _DROPPED if java.major < _WITHOUT_ACTION else f"{_DROPPED}|{_ACTION}"
     script = _SCRIPT.format(java=shlex.quote(str(java.home / "bin" / "java")), dropped=dropped)
     entries = sorted(one.name for one in java.home.iterdir() if one.name != "bin")

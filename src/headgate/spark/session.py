@@ -63,6 +63,10 @@ def local_session(
     """The running session, or one on this machine with a slot for each of `parallelism` workers.
 
     What spark-submit, `spark-defaults.conf` or `conf` say is left as it is; `master` is `local[n]` if nobody says.
+
+    >>> spark = local_session(4)  # doctest: +SKIP
+    >>> spark.sparkContext.master  # doctest: +SKIP
+    'local[4]'
     """
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - `import headgate` must be quick
     from pyspark.sql import SparkSession  # noqa: PLC0415
@@ -129,12 +133,24 @@ def _launch_environment() -> Iterator[None]:
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether this is a session of Spark Connect, which has no context."""
+    """Whether this is a session of Spark Connect, which has no context.
+
+    >>> from types import SimpleNamespace
+    >>> spark = SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]", getConf=dict))
+    >>> is_connect(spark)
+    False
+    """
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def is_loopback(spark: SparkSession) -> bool:
-    """Whether all workers run on this machine and reach each other by loopback: `local` and `local-cluster`."""
+    """Whether all workers run on this machine and reach each other by loopback: `local` and `local-cluster`.
+
+    >>> from types import SimpleNamespace
+    >>> spark = SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]", getConf=dict))
+    >>> is_loopback(spark)
+    True
+    """
     return master_of(spark).startswith("local")
 
 
@@ -157,6 +173,13 @@ def check_barrier(spark: SparkSession) -> None:
 
     Raises:
         ConfigError: dynamic allocation or speculation is on.
+
+    >>> from types import SimpleNamespace
+    >>> conf = {"spark.speculation": "true"}
+    >>> spark = SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]", getConf=lambda: conf))
+    >>> check_barrier(spark)
+    Traceback (most recent call last):
+    headgate.errors.ConfigError: spark.speculation = true: headgate's workers all run at once, and do not go with ...
     """
     for key, what in _UNFIT.items():
         if conf_of(spark, key, "false").lower() == "true":
@@ -166,7 +189,16 @@ def check_barrier(spark: SparkSession) -> None:
 
 
 def slots(spark: SparkSession) -> int | None:
-    """How many tasks can run at once now; None where nobody can say (see above)."""
+    """How many tasks can run at once now; None where nobody can say (see above).
+
+    >>> class Scheduler:
+    ...     def resourceProfileManager(self): return self
+    ...     def defaultResourceProfile(self): return "default"
+    ...     def maxNumConcurrentTasks(self, profile): return 4
+    >>> from types import SimpleNamespace
+    >>> slots(SimpleNamespace(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=Scheduler))))
+    4
+    """
     if not is_connect(spark):
         scheduler = spark.sparkContext._jsc.sc()
         profile = scheduler.resourceProfileManager().defaultResourceProfile()
@@ -198,6 +230,16 @@ def require_slots(spark: SparkSession, needed: int, *, busy: int = 0) -> None:
 
     Raises:
         ConfigError: there are too few; says how many, and how to get more.
+
+    >>> class Scheduler:
+    ...     def resourceProfileManager(self): return self
+    ...     def defaultResourceProfile(self): return "default"
+    ...     def maxNumConcurrentTasks(self, profile): return 2
+    >>> from types import SimpleNamespace
+    >>> context = SimpleNamespace(_jsc=SimpleNamespace(sc=Scheduler), master="local[2]", getConf=dict)
+    >>> require_slots(SimpleNamespace(sparkContext=context), 3)
+    Traceback (most recent call last):
+    headgate.errors.ConfigError: the pipeline needs 3 task slots at once, and local[2] has 2: ...
     """
     began = last_change = time.monotonic()
     there = slots(spark)

@@ -25,11 +25,18 @@ if TYPE_CHECKING:
 __all__ = ["LOOPBACK", "Errand", "host_ip", "task_host", "worker_function"]
 
 LOOPBACK = "127.0.0.1"
+"""Where workers listen that are all on one machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Errand:
-    """What a worker is told besides its plan: where the coordinator is, and how to prove itself to it."""
+    """What a worker is told besides its plan: where the coordinator is, and how to prove itself to it.
+
+    >>> from headgate.ids import AttemptId
+    >>> from headgate.net import Address
+    >>> Errand(Address("127.0.0.1", 7077), AttemptId(1), secret=bytes(32))
+    Errand(coordinator=Address(host='127.0.0.1', port=7077), attempt=1)
+    """
 
     coordinator: Address
     attempt: AttemptId
@@ -38,7 +45,15 @@ class Errand:
 
 
 def worker_function(parcel: Parcel, errand: Errand) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that Spark calls in each of its tasks; it gives out nothing."""
+    """The function that Spark calls in each of its tasks; it gives out nothing.
+
+    >>> from headgate.ids import AttemptId
+    >>> from headgate.net import Address
+    >>> from headgate.spark.closure import pack
+    >>> errand = Errand(Address("127.0.0.1", 7077), AttemptId(1), secret=bytes(32))
+    >>> callable(worker_function(pack(("a plan", []), same_machine=True), errand))
+    True
+    """
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from headgate.spark.tasks import run_task  # noqa: PLC0415 - it runs elsewhere
@@ -71,7 +86,11 @@ def run_task(parcel: Parcel, errand: Errand, batches: Iterator[pa.RecordBatch]) 
 
 
 def task_host(index: int) -> str:
-    """The address of this task's executor, as Spark knows it."""
+    """The address of this task's executor, as Spark knows it.
+
+    >>> task_host(0)  # doctest: +SKIP
+    '10.0.0.7'
+    """
     from pyspark import BarrierTaskContext  # noqa: PLC0415 - only in a Spark task
 
     return host_ip(BarrierTaskContext.get().getTaskInfos()[index].address.rpartition(":")[0])

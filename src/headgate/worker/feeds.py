@@ -114,6 +114,10 @@ def feed_of(name: str) -> Feed:
 
     Raises:
         ConfigError: this worker's host has none.
+
+    >>> feed_of("dataframe-1")
+    Traceback (most recent call last):
+    headgate.errors.ConfigError: a DataFrame can be read on Spark only: do not run this pipeline with local=True
     """
     if name not in _feeds:
         raise ConfigError("a DataFrame can be read on Spark only: do not run this pipeline with local=True")
@@ -126,6 +130,10 @@ def feeding(sources: Sequence[str], batches: Iterator[pa.RecordBatch]) -> Iterat
 
     One source gets the batches as they are. Of several each batch has two columns: the source's place in the list, and
     an Arrow stream.
+
+    >>> with feeding([], iter([])):
+    ...     print("no source wants anything")
+    no source wants anything
     """
     if not sources:
         deque(batches, maxlen=0)  # Spark uses a process again only if that has read all its input
@@ -172,7 +180,12 @@ def _sort(batch: pa.RecordBatch, feeds: list[Feed]) -> None:
 
 @contextmanager
 def outlet(name: str) -> Iterator[Outlet]:
-    """A queue that the sink of this name fills, as long as the context lasts."""
+    """A queue that the sink of this name fills, as long as the context lasts.
+
+    >>> with outlet("words") as queue:
+    ...     outlet_of("words") is queue
+    True
+    """
     made = _outlets[name] = Outlet()
     try:
         yield made
@@ -186,6 +199,10 @@ def outlet_of(name: str) -> Outlet:
 
     Raises:
         ConfigError: this worker's host has none.
+
+    >>> outlet_of("words")
+    Traceback (most recent call last):
+    headgate.errors.ConfigError: a DataFrame is written only when Spark computes it: use to_dataframe, not execute
     """
     if name not in _outlets:
         raise ConfigError("a DataFrame is written only when Spark computes it: use to_dataframe, not execute")
