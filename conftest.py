@@ -21,6 +21,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def what_came_before_stays() -> None:
+    """Nor at what the tests of other modules have imported, which can be much."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def nothing_leaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Compare what the test leaves behind with what it found."""
@@ -34,7 +41,8 @@ def nothing_leaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(NetworkPool, "__init__", remember)
     threads, files = set(threading.enumerate()), unnamed_files()
     yield
-    gc.collect()
+    if pools or unnamed_files() - files or set(threading.enumerate()) - threads:
+        gc.collect()  # what is garbage has not leaked
     for pool in pools:
         statistics = pool.statistics()
         assert statistics.free == statistics.total, f"segments leaked: {statistics}"

@@ -29,15 +29,12 @@ if TYPE_CHECKING:
     from headgate.coordinator import Job, JobStatus, Progress
     from headgate.errors import ConfigError, HeadgateError, UserCodeError
     from headgate.record import Serializer
+    from headgate.task.co_functions import CoFlatMapFunction, CoMapFunction, CoProcessFunction, KeyedCoProcessFunction
     from headgate.task.functions import (
         AggregateFunction,
-        CoFlatMapFunction,
-        CoMapFunction,
-        CoProcessFunction,
         FilterFunction,
         FlatMapFunction,
         Function,
-        KeyedCoProcessFunction,
         KeyedProcessFunction,
         MapFunction,
         OutputTag,
@@ -148,10 +145,10 @@ _MODULES = {
     "headgate.coordinator": "Job JobStatus Progress",
     "headgate.errors": "ConfigError HeadgateError UserCodeError",
     "headgate.record": "Serializer",
+    "headgate.task.co_functions": "CoFlatMapFunction CoMapFunction CoProcessFunction KeyedCoProcessFunction",
     "headgate.task.functions": (
-        "AggregateFunction CoFlatMapFunction CoMapFunction CoProcessFunction FilterFunction FlatMapFunction "
-        "Function KeyedCoProcessFunction KeyedProcessFunction MapFunction OutputTag ProcessFunction "
-        "ReduceFunction RuntimeContext TimerService"
+        "AggregateFunction FilterFunction FlatMapFunction Function KeyedProcessFunction MapFunction OutputTag "
+        "ProcessFunction ReduceFunction RuntimeContext TimerService"
     ),
     "headgate.task.sink": "Sink",
     "headgate.task.source": "Source Wait",

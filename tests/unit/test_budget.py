@@ -60,7 +60,7 @@ NEEDED = (5 + 2) + 3 + (3 * 2 + 0) + 7 * 2
 @pytest.mark.spec("M5")
 def test_a_job_that_fits_is_let_through_with_its_sum() -> None:
     assert preflight(JOB, segments=NEEDED, segment_size=KIB, limits=CREDIT) == NEEDED == 30
-    assert preflight(JOB, segments=1000, segment_size=KIB, limits=TCP) == 7 + 3 + 3 + 7
+    assert preflight(JOB, segments=1000, segment_size=KIB, limits=TCP) == 7 + 3 + (3 + 1) + (7 + 2)
     assert preflight([], segments=0, segment_size=KIB, limits=CREDIT) == 0
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from headgate.api.core import checked, operator_name
 from headgate.api.hints import result_hint
 from headgate.api.keyed import KeyedStream
-from headgate.task.functions import CoFlatMapFunction, CoMapFunction, CoProcessFunction, KeyedCoProcessFunction
+from headgate.task.co_functions import CoFlatMapFunction, CoMapFunction, CoProcessFunction, KeyedCoProcessFunction
 from headgate.task.windows import WindowAssigner
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from headgate.api.hints import is_arrow, result_hint
-from headgate.task.functions import CoMapFunction, MapFunction, OutputTag, ProcessFunction
+from headgate.task.co_functions import CoMapFunction
+from headgate.task.functions import MapFunction, OutputTag, ProcessFunction
 
 T = TypeVar("T")
 

@@ -3,14 +3,8 @@
 import pytest
 
 from headgate.errors import UserCodeError
-from headgate.task.functions import (
-    CoFlatMapFunction,
-    CoMapFunction,
-    CoProcessFunction,
-    KeyedCoProcessFunction,
-    OutputTag,
-    ProcessFunction,
-)
+from headgate.task.co_functions import CoFlatMapFunction, CoMapFunction, CoProcessFunction, KeyedCoProcessFunction
+from headgate.task.functions import OutputTag, ProcessFunction
 from headgate.task.process import CoFlatMap, CoMap, CoProcess, KeyedCoProcess, Process
 from headgate.task.timers import MIN_WATERMARK_MS
 from headgate.testing.harness import OperatorHarness
