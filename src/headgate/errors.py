@@ -178,7 +178,10 @@ class UserCodeError(HeadgateError):
         """
         import traceback  # noqa: PLC0415 - only a failure pays for it
 
-        trace = "".join(traceback.format_exception(error)).rstrip()
+        where = error.__traceback__
+        while where is not None and _is_ours(where.tb_frame.f_globals.get("__name__", "")):
+            where = where.tb_next
+        trace = "".join(traceback.format_exception(type(error), error, where or error.__traceback__)).rstrip()
         text = "".join(traceback.format_exception_only(error)).strip()
         return cls(text, operator=operator, subtask=subtask, trace=trace)
 
@@ -303,6 +306,11 @@ class ChecksumMismatch(CorruptStream):
     """
 
     code = 20
+
+
+def _is_ours(module: str) -> bool:
+    """Whether code is headgate's, which who reads a user's traceback does not want to see; examples are a user's."""
+    return module.startswith("headgate.") and not module.startswith("headgate.examples")
 
 
 def _classes(root: type[HeadgateError]) -> dict[int, type[HeadgateError]]:

@@ -16,6 +16,7 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from headgate.coordinator.status import JobStatus
 from headgate.worker.messages import TaskState
 
 if TYPE_CHECKING:
@@ -88,7 +89,9 @@ def progress_table(progress: Progress, max_rows: int) -> Table:
     from rich.text import Text  # noqa: PLC0415
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
-    heading = Text(f"{progress.name}: {progress.status}, {progress.uptime_s:.0f} s", no_wrap=True, overflow="ellipsis")
+    beginning = progress.status is JobStatus.CREATED
+    state = "starting its workers" if beginning else f"{progress.status}, {progress.uptime_s:.0f} s"
+    heading = Text(f"{progress.name}: {state}", no_wrap=True, overflow="ellipsis")
     table.add_column(heading, no_wrap=True, overflow="ellipsis", ratio=1)
     for title in ("", "in/s", "out/s"):
         table.add_column(title, justify="right", no_wrap=True, min_width=5 if title else None)
