@@ -83,7 +83,6 @@ def test_a_dataframe_in_any_order_becomes_the_same(env, spark):
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        ("word_count", "the"),
         ("fraud_timers", "alerts"),
         ("dataframe_to_parquet", "readings, mean"),
     ],
