@@ -36,10 +36,9 @@ def test_a_set_up_that_fails_half_way_is_undone(method, nth, kind, monkeypatch, 
 
     monkeypatch.setattr(Environment, method, fails)
     env = small_env(2)
-    sink = pipeline(env)
+    pipeline(env)
     error = failure(env)
     assert "made to fail" in str(error)
-    assert sink.values == [] or nth > 2, "tasks of a worker start when all of them are set up"
     assert "did not leave in time" not in caplog.text
     if kind is ValueError:
         caplog.clear()  # that was a bug in headgate, as far as it can know
