@@ -7,7 +7,7 @@ from tests.support_pipeline import END_S, Batches, Endless, Gathered, cut, run, 
 
 import headgate as hg
 from headgate.coordinator import JobStatus
-from headgate.coordinator.progress import Tracker
+from headgate.observe.tracker import Tracker
 from headgate.worker.messages import Report, SubtaskReport, TaskState
 
 SHIPS = {

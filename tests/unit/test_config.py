@@ -60,6 +60,11 @@ DEFAULTS = {
     "backpressure.samples": "100",
     "backpressure.delay": "50 ms",
     "backpressure.refresh": "1 min",
+    "metrics.interval": "100 ms",
+    "metrics.history": "10 min",
+    "metrics.latency_interval": "1 s",
+    "metrics.hot_keys": "true",
+    "metrics.keep": "20",
 }
 
 # For every setting, a value other than its default, within its limits and not against any other default.
@@ -100,6 +105,11 @@ OTHERS = {
     "backpressure.samples": "10",
     "backpressure.delay": "1 ms",
     "backpressure.refresh": "0 s",
+    "metrics.interval": "0 s",
+    "metrics.history": "1 s",
+    "metrics.latency_interval": "0 s",
+    "metrics.hot_keys": "false",
+    "metrics.keep": "0",
 }
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headgate.coordinator.job import Job
-    from headgate.coordinator.progress import Progress
+    from headgate.observe.progress import Progress
 
 __all__ = [
     "await_job",
@@ -158,8 +158,8 @@ def watching(job: Job, progress: bool | None = None) -> Iterator[None]:
 def progress_line(progress: Progress) -> str:
     """A job in one line, for a log.
 
-    >>> from headgate.coordinator.progress import Progress, VertexProgress
-    >>> from headgate.coordinator.status import JobStatus
+    >>> from headgate.observe.progress import Progress, VertexProgress
+    >>> from headgate.observe.status import JobStatus
     >>> from headgate.worker.messages import TaskState
     >>> words = VertexProgress(
     ...     id=0, name="words", parallelism=2, state=TaskState.RUNNING, records_out_per_s=1500, subtasks=()
@@ -168,8 +168,8 @@ def progress_line(progress: Progress) -> str:
     >>> progress_line(running)
     'etl: running, 5 s | words: 0/s in, 1.5k/s out'
     """
-    from headgate.coordinator.status import JobStatus  # noqa: PLC0415 - only where it is used
     from headgate.coordinator.terminal import count_text  # noqa: PLC0415
+    from headgate.observe.status import JobStatus  # noqa: PLC0415 - only where it is used
 
     if progress.status is JobStatus.CREATED:
         there = sum(worker.pid != 0 for worker in progress.workers)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from headgate.coordinator.job import Job
-    from headgate.coordinator.progress import Progress
+    from headgate.observe.progress import Progress
 
 __all__ = ["Bounded", "Outcome", "bounded", "delays_ms", "on_spark", "start_s", "throughput"]
 

@@ -14,6 +14,7 @@ from headgate.config.table import (
     BackpressureSettings,
     ExecutionSettings,
     MemorySettings,
+    MetricsSettings,
     NetworkSettings,
     RecordSettings,
     Section,
@@ -77,6 +78,7 @@ def load_settings(
         execution=_changed(ExecutionSettings(), "execution.", values),
         record=_changed(RecordSettings(), "record.", values),
         backpressure=_changed(BackpressureSettings(), "backpressure.", values),
+        metrics=_changed(MetricsSettings(), "metrics.", values),
         origins=origins,
     )
 

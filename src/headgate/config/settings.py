@@ -14,6 +14,7 @@ from headgate.config.table import (
     BackpressureSettings,
     ExecutionSettings,
     MemorySettings,
+    MetricsSettings,
     NetworkSettings,
     RecordSettings,
     Section,
@@ -90,6 +91,7 @@ class Settings(Section):
     execution: ExecutionSettings = field(default_factory=ExecutionSettings)
     record: RecordSettings = field(default_factory=RecordSettings)
     backpressure: BackpressureSettings = field(default_factory=BackpressureSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
     origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     """Where values came from, by key; what is not in it is a default or was set in code."""
 

@@ -27,6 +27,7 @@ __all__ = [
     "ExecutionSettings",
     "FlowControl",
     "MemorySettings",
+    "MetricsSettings",
     "NetworkMemorySettings",
     "NetworkSettings",
     "RecordSettings",
@@ -37,10 +38,12 @@ _MS, _SECOND, _HOUR = NS_PER_MS, NS_PER_SECOND, NS_PER_HOUR
 _100_US = Duration(100_000)
 _100_MS = Duration(100 * _MS)
 _50_MS = Duration(50 * _MS)
+_1_S = Duration(_SECOND)
 _5_S = Duration(5 * _SECOND)
 _10_S = Duration(10 * _SECOND)
 _30_S = Duration(30 * _SECOND)
 _60_S = Duration(60 * _SECOND)
+_10_MIN = Duration(600 * _SECOND)
 _AUTO = BufferTimeout.parse("auto")
 
 
@@ -220,3 +223,22 @@ class BackpressureSettings(Section):
     samples: Annotated[int, Count(1, 10_000), "Stack samples taken of each task for one verdict."] = 100
     delay: Annotated[Duration, Time(_MS, 10 * _SECOND), "Time between two samples."] = _50_MS
     refresh: Annotated[Duration, Time(0, _HOUR), "How long a verdict is reused before sampling again."] = _60_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSettings(Section):
+    """What a running job tells of itself, and how long that is kept.
+
+    >>> MetricsSettings().interval.ms
+    100.0
+    """
+
+    interval: Annotated[
+        Duration, Time(0, 10 * _SECOND), "Length of the moments that a task's past is kept in; 0: no past is kept."
+    ] = _100_MS
+    history: Annotated[Duration, Time(_SECOND, _HOUR), "How much of the past the driver keeps."] = _10_MIN
+    latency_interval: Annotated[
+        Duration, Time(0, _HOUR), "Time between two latency markers of a source's subtask; 0: none are sent."
+    ] = _1_S
+    hot_keys: Annotated[bool, Flag(), "Whether to look for keys that many records have; they are shown as text."] = True
+    keep: Annotated[int, Count(0, 10_000), "Finished jobs whose last status is kept in a file; 0: none."] = 20

@@ -19,12 +19,12 @@ from headgate.coordinator.cause import Cause, Weight
 from headgate.coordinator.job import Job, JobStatus
 from headgate.coordinator.members import Member, Presence, readers_of
 from headgate.coordinator.port import ControlPort
-from headgate.coordinator.progress import Tracker
 from headgate.errors import ConfigError, HeadgateError, RemoteProtocolError, RequestTimeout, TransportError
 from headgate.net import Identity
 from headgate.net.loop import EpollLoop
 from headgate.net.sockets import SocketOptions, SocketTransport
 from headgate.net.watch import ConnectionOptions
+from headgate.observe.tracker import Tracker
 from headgate.version import __version__
 from headgate.worker.link import COORDINATOR
 from headgate.worker.messages import (
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headgate.config import Settings
-    from headgate.coordinator.progress import Progress
     from headgate.graph.plan import Plan
     from headgate.ids import AttemptId
     from headgate.net import Address, Credentials, Timer
+    from headgate.observe.progress import Progress
     from headgate.worker.link import ControlLink
     from headgate.worker.messages import FromWorker, Partition
 

@@ -11,14 +11,14 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from headgate.coordinator.status import JobStatus
+from headgate.observe.status import JobStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headgate.coordinator.progress import Progress
     from headgate.errors import HeadgateError
     from headgate.ids import JobId
+    from headgate.observe.progress import Progress
 
 __all__ = ["Job", "JobStatus"]
 

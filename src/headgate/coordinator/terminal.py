@@ -16,7 +16,7 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from headgate.coordinator.status import JobStatus
+from headgate.observe.status import JobStatus
 from headgate.worker.messages import TaskState
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from headgate.coordinator.job import Job
-    from headgate.coordinator.progress import Progress, VertexProgress
+    from headgate.observe.progress import Progress, VertexProgress
 
 __all__ = ["count_text", "progress_table", "show_progress"]
 
@@ -74,8 +74,8 @@ def count_text(number: float) -> str:
 def progress_table(progress: Progress, max_rows: int) -> Table:
     """The view: a heading and a line for each vertex, as many as there is room for.
 
-    >>> from headgate.coordinator.progress import Progress, VertexProgress
-    >>> from headgate.coordinator.status import JobStatus
+    >>> from headgate.observe.progress import Progress, VertexProgress
+    >>> from headgate.observe.status import JobStatus
     >>> words = VertexProgress(
     ...     id=0, name="words", parallelism=2, state=TaskState.RUNNING, records_out_per_s=1500, busy=0.3, subtasks=()
     ... )

@@ -15,17 +15,25 @@ from headgate.errors import HeadgateError, UserCodeError, error_from_wire
 __all__ = [
     "Cancel",
     "ChannelReport",
+    "ConnectionReport",
     "Deploy",
     "Done",
     "Failed",
     "FromCoordinator",
     "FromWorker",
+    "KeyReport",
+    "LatencyReport",
     "Partition",
     "PartitionConsumable",
     "Ping",
     "Register",
     "Report",
+    "Sample",
+    "Sampled",
+    "StackCount",
+    "State",
     "SubtaskReport",
+    "SubtaskSamples",
     "TaskState",
     "TaskStateChanged",
     "Wire",
@@ -143,17 +151,110 @@ def _said(text: str) -> str:
 
 
 class ChannelReport(msgspec.Struct, frozen=True, array_like=True):
-    """One remote channel of a task's input (B2).
+    """One channel of a task's input (B2).
 
-    >>> ChannelReport(backlog=3, queued=1, exclusive=2, floating=4, credit=5).credit
+    >>> ChannelReport(0, 1, False, backlog=3, queued=1, exclusive=2, floating=4, credit=5, bytes_in=0).credit
     5
     """
 
+    exchange: int
+    producer: int  # subtask
+    local: bool  # it comes from this worker: it has no credit, and no buffers of its own
     backlog: int  # buffers that wait at its producer
     queued: int  # that have come and wait to be read
     exclusive: int  # of its own that are set aside for what comes
     floating: int  # likewise of those that the gate's channels share
     credit: int  # of all these, how many the producer knows of
+    bytes_in: int
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    """What a subtask did in a moment, `metrics.interval` long: one of the ring that the driver keeps.
+
+    Times are in thousandths of the moment.
+
+    >>> State(busy=900, idle=0, back_pressured=100, records_in=5, records_out=5, in_queued=1, backlog=2).busy
+    900
+    """
+
+    busy: int
+    idle: int
+    back_pressured: int
+    records_in: int  # in this moment
+    records_out: int
+    in_queued: int  # at its end
+    backlog: int
+    in_pool: int = 0  # share of the buffers in use, in thousandths
+    out_pool: int = 0
+
+
+class LatencyReport(msgspec.Struct, frozen=True, array_like=True):
+    """How long the markers of a source took to a subtask, of the last minute.
+
+    >>> LatencyReport(source=0, count=2, p50_us=900, p99_us=1500, max_us=1500).count
+    2
+    """
+
+    source: int  # vertex
+    count: int
+    p50_us: int
+    p99_us: int
+    max_us: int
+
+
+class KeyReport(msgspec.Struct, frozen=True, array_like=True):
+    """A key that many records of an exchange have.
+
+    >>> KeyReport(exchange=0, key="'london'", share_permille=610).key
+    "'london'"
+    """
+
+    exchange: int
+    key: str
+    share_permille: int
+
+
+class ConnectionReport(msgspec.Struct, frozen=True, array_like=True):
+    """A connection to another worker: what was sent since its start, and how long its socket took nothing.
+
+    >>> ConnectionReport(peer=1, bytes_out=10, waiting_bytes=0, blocked_ns=0, round_trip_us=80).peer
+    1
+    """
+
+    peer: int
+    bytes_out: int
+    waiting_bytes: int
+    blocked_ns: int
+    round_trip_us: int = -1  # -1: the system does not say
+
+
+class StackCount(msgspec.Struct, frozen=True, array_like=True):
+    """A stack of a task's thread, and how often it was seen.
+
+    >>> StackCount("map(slow)", ["slow (job.py:7)"], 90, 0, 0).count
+    90
+    """
+
+    operator: str  # whose code it is in; "": of none
+    frames: list[str]  # the user's, outermost first: 'function (file:line)'
+    count: int  # how often it was seen
+    idle: int = 0  # of these, how often waiting for input
+    back_pressured: int = 0  # likewise for an output buffer
+
+
+class SubtaskSamples(msgspec.Struct, frozen=True):
+    """The samples of one task's thread (B1).
+
+    >>> SubtaskSamples(vertex=0, subtask=0, taken=100, idle=0, back_pressured=30, stacks=[]).back_pressured
+    30
+    """
+
+    vertex: int
+    subtask: int
+    taken: int
+    idle: int
+    back_pressured: int
+    stacks: list[StackCount]
 
 
 class SubtaskReport(msgspec.Struct, frozen=True):
@@ -181,20 +282,40 @@ class SubtaskReport(msgspec.Struct, frozen=True):
     out_pool_size: int = 0
     in_queued: int = 0  # buffers that wait to be read
     backlog: int = 0  # buffers that wait at its producers, or to be sent
-    channels: list[ChannelReport] = []  # that come from other workers, the first ones if there are very many
+    channels: list[ChannelReport] = []  # the first ones if there are very many
     counters: dict[str, int] = {}
+    states: list[State] = []  # since the report before, one per `metrics.interval`
+    cpu_ns: int = -1  # that its thread was on a CPU; -1: the system does not say
+    run_queue_ns: int = -1  # that it waited for one
+    latencies: list[LatencyReport] = []
+    hot_keys: list[KeyReport] = []
 
 
 class Report(msgspec.Struct, frozen=True, tag="report"):
     """All meters of a worker, once a second.
 
-    >>> Report(at_ms=1000, subtasks=[])
-    Report(at_ms=1000, subtasks=[], memory_bytes=0)
+    >>> Report(at_ms=1000, subtasks=[]).memory_bytes
+    0
     """
 
     at_ms: int
     subtasks: list[SubtaskReport]
     memory_bytes: int = 0  # of its process
+    cpu_ns: int = -1  # of its process; -1: the system does not say
+    segments_total: int = 0
+    segments_free: int = 0
+    connections: list[ConnectionReport] = []
+
+
+class Sampled(msgspec.Struct, frozen=True, tag="sampled"):
+    """The answer to `Sample`.
+
+    >>> Sampled(request=1, subtasks=[]).request
+    1
+    """
+
+    request: int
+    subtasks: list[SubtaskSamples]
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
@@ -239,6 +360,19 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
     reason: str
 
 
+class Sample(msgspec.Struct, frozen=True, tag="sample"):
+    """Sample the stacks of task threads, so often and so far apart (B1).
+
+    >>> Sample(request=1, samples=100, delay_ms=50).vertices
+    []
+    """
+
+    request: int
+    samples: int
+    delay_ms: int
+    vertices: list[int] = []  # empty: all
+
+
 # From either.
 
 
@@ -250,10 +384,10 @@ class Ping(msgspec.Struct, frozen=True, tag="ping"):
     """
 
 
-FromWorker = Register | TaskStateChanged | PartitionConsumable | Failed | Report | Done
+FromWorker = Register | TaskStateChanged | PartitionConsumable | Failed | Report | Sampled | Done
 """What the coordinator hears."""
 
-FromCoordinator = Deploy | Wire | Cancel
+FromCoordinator = Deploy | Wire | Cancel | Sample
 """What workers hear."""
 
 

@@ -144,9 +144,17 @@ class RunningTask:
         found = [remote.statistics() for remote in self.remotes[:_MAX_CHANNELS]]
         return [
             ChannelReport(
-                one.backlog, one.queued, one.ready - one.floating, one.floating, max(0, one.ready - one.unannounced)
+                exchange=0,
+                producer=remote.partition.subtask,
+                local=False,
+                backlog=one.backlog,
+                queued=one.queued,
+                exclusive=one.ready - one.floating,
+                floating=one.floating,
+                credit=max(0, one.ready - one.unannounced),
+                bytes_in=0,
             )
-            for one in found
+            for one, remote in zip(found, self.remotes, strict=False)
         ]
 
 

@@ -13,8 +13,8 @@ from headgate.api.defaults import Defaults, use_defaults
 from headgate.api.results import Inbox, Results
 from headgate.api.running import await_job, saying, unfinished, watching
 from headgate.coordinator.job import Job, JobStatus
-from headgate.coordinator.progress import Progress
 from headgate.ids import JobId
+from headgate.observe.progress import Progress
 
 
 class Terminal(io.StringIO):

@@ -11,9 +11,9 @@ from rich.console import Console
 from tests.support_streams import PATIENCE_S, wait_until
 
 from headgate.coordinator.job import Job, JobStatus
-from headgate.coordinator.progress import Progress, VertexProgress
 from headgate.coordinator.terminal import _Passing, _View, progress_table, show_progress
 from headgate.ids import JobId
+from headgate.observe.progress import Progress, VertexProgress
 from headgate.worker.messages import TaskState
 
 

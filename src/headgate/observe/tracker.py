@@ -1,4 +1,4 @@
-"""What a job is doing, in figures: made from the reports of its workers.
+"""What a job's workers report, gathered: the figures that `progress` shows are made here.
 
 The coordinator puts reports and task states into a `Tracker` on its network thread; a `Progress` is made of it when
 somebody asks, on any thread.
@@ -11,120 +11,23 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from headgate.coordinator.status import JobStatus  # noqa: TC001 - a field's type
 from headgate.errors import RemoteProtocolError
+from headgate.observe.progress import ChannelProgress, Progress, SubtaskProgress, VertexProgress, WorkerProgress
 from headgate.worker.messages import TaskState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headgate.graph.plan import Plan, Vertex
+    from headgate.observe.status import JobStatus
     from headgate.worker.messages import Register, Report, SubtaskReport
 
-__all__ = ["Progress", "SubtaskProgress", "Tracker", "VertexProgress", "WorkerProgress"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubtaskProgress:
-    """One task. Shares are from 0 to 1; busy, idle and back-pressured add up to 1 while it runs.
-
-    >>> SubtaskProgress(subtask=0, worker=0, records_out=10, out_pool_usage=0.5).records_out
-    10
-    """
-
-    subtask: int
-    worker: int
-    state: TaskState = TaskState.CREATED
-    records_in: int = 0
-    records_out: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    records_in_per_s: float = 0.0
-    records_out_per_s: float = 0.0
-    bytes_in_per_s: float = 0.0
-    bytes_out_per_s: float = 0.0
-    busy: float = 0.0
-    idle: float = 0.0
-    back_pressured: float = 0.0
-    in_pool_usage: float = 0.0  # share of its gates' buffers that are in use
-    out_pool_usage: float = 0.0  # likewise of its partitions'; 1 also where it has overdraft buffers
-    in_queued: int = 0  # buffers that wait to be read
-    backlog: int = 0  # buffers that wait at its producers
-    channels: tuple[dict[str, int], ...] = ()  # from other workers: backlog, queued, exclusive, floating, credit
-    watermark_ms: int | None = None
-    counters: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VertexProgress:
-    """All tasks of a vertex: figures are sums, shares means of those that run.
-
-    >>> VertexProgress(id=0, name="words", parallelism=2, state=TaskState.RUNNING, subtasks=()).back_pressured
-    0.0
-    """
-
-    id: int
-    name: str
-    parallelism: int
-    state: TaskState
-    records_in: int = 0
-    records_out: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    records_in_per_s: float = 0.0
-    records_out_per_s: float = 0.0
-    bytes_in_per_s: float = 0.0
-    bytes_out_per_s: float = 0.0
-    busy: float = 0.0
-    idle: float = 0.0
-    back_pressured: float = 0.0
-    max_busy: float = 0.0  # of the task that is most so: one that holds up the others
-    max_back_pressured: float = 0.0
-    watermark_ms: int | None = None  # the least, where all have one
-    counters: dict[str, int] = field(default_factory=dict)
-    subtasks: tuple[SubtaskProgress, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerProgress:
-    """One worker.
-
-    >>> WorkerProgress(number=0, host="127.0.0.1", pid=4711).memory_bytes
-    0
-    """
-
-    number: int
-    host: str = ""
-    pid: int = 0  # 0: it is not there yet
-    memory_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """A whole job at one moment.
-
-    >>> import json
-    >>> progress = Progress(job="1", name="etl", status=JobStatus.RUNNING, uptime_s=2.5, workers=(), vertices=())
-    >>> json.dumps(progress.to_dict())
-    '{"job": "1", "name": "etl", "status": "running", "uptime_s": 2.5, "workers": [], "vertices": []}'
-    """
-
-    job: str
-    name: str
-    status: JobStatus
-    uptime_s: float  # since all workers were there
-    workers: tuple[WorkerProgress, ...]
-    vertices: tuple[VertexProgress, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same as dicts, lists, strings and numbers, which JSON can say."""
-        plain: dict[str, Any] = _plain(asdict(self))
-        return plain
+__all__ = ["Tracker"]
 
 
 class Tracker:
@@ -132,6 +35,7 @@ class Tracker:
 
     >>> from headgate.config import Settings
     >>> from headgate.graph.plan import Plan, Vertex
+    >>> from headgate.observe.status import JobStatus
     >>> from headgate.worker.messages import Report, SubtaskReport
     >>> plan = Plan("1", "etl", (Vertex(0, "words", 1, 128, (), inputs=0),), (), workers=1, settings=Settings())
     >>> tracker = Tracker(plan)
@@ -282,7 +186,7 @@ def _totals(last: SubtaskReport) -> dict[str, Any]:
         "out_pool_usage": min(1.0, last.out_pool_used / last.out_pool_size) if last.out_pool_size > 0 else 0.0,
         "in_queued": last.in_queued,
         "backlog": last.backlog,
-        "channels": tuple(structs.asdict(channel) for channel in last.channels),
+        "channels": tuple(ChannelProgress(**structs.asdict(channel)) for channel in last.channels),
         "watermark_ms": last.watermark_ms,
         "counters": dict(last.counters),
     }
@@ -348,11 +252,3 @@ def _state_of(states: Sequence[TaskState]) -> TaskState:
         return states[0]
     started = {TaskState.RUNNING, TaskState.FINISHED}
     return TaskState.RUNNING if started & set(states) else TaskState.CREATED
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return str(value) if isinstance(value, str) else value
