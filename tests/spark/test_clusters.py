@@ -16,6 +16,8 @@ import pytest
 from headgate.spark.java import find_java, without_incubator
 
 SCRIPT = Path(__file__).with_name("word_count_script.py")
+LOSING = Path(__file__).with_name("lost_executor_script.py")
+ROOT = Path(__file__).parents[2]
 COUNTED = "counted [('be', 20, 'short'), ('not', 10, 'long'), ('or', 10, 'short'), ('to', 20, 'short')]"
 RUN_S = 240.0  # two cores, several JVMs: only a hang takes so long
 
@@ -39,6 +41,7 @@ def environ(spark_home: Path) -> dict[str, str]:
         "JAVA_HOME": str(without_incubator(find_java())),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": str(ROOT),  # where the pipelines that several tests run are
     }
 
 
@@ -136,3 +139,7 @@ def test_standalone_cluster_in_tls(environ: dict[str, str], standalone: str) -> 
     out = run([sys.executable, str(SCRIPT), standalone], environ)
     assert COUNTED in out
     assert f"master {standalone}" in out
+    lost = run([sys.executable, str(LOSING), standalone], environ)
+    assert "issuers ['CN=headgate job authority']" in lost, "every port of a worker is the job's, in TLS"
+    assert re.search(r"ended with TransportError: worker \d was lost", lost), lost
+    assert "status failed" in lost
