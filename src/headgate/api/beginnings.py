@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from headgate.api.hints import is_arrow, result_hint
+from headgate.api.hints import result_hint
 from headgate.api.stream import DataStream
 from headgate.graph.stream_graph import Edge, StreamGraph
+from headgate.record.registry import is_record_batch
 from headgate.task.basic import PassOn
 from headgate.task.source import Source
 
@@ -50,7 +51,9 @@ class Beginning:
         if not isinstance(source, Source):
             raise TypeError(f"from_source wants a Source, not {source!r}")
         name = source_name or type(source).__name__
-        node = self._graph.add(name, PassOn, source=source, hint="arrow" if is_arrow(source.hint) else source.hint)
+        node = self._graph.add(
+            name, PassOn, source=source, hint="arrow" if is_record_batch(source.hint) else source.hint
+        )
         stream: DataStream[T] = DataStream(cast("StreamExecutionEnvironment", self), [Edge(node)], node)
         return stream if watermark_strategy is None else stream.assign_timestamps_and_watermarks(watermark_strategy)
 

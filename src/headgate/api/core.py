@@ -9,9 +9,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from headgate.api.hints import is_arrow
 from headgate.api.tuning import Tuned
 from headgate.graph.plan import Ship, ShipKind
+from headgate.record.registry import is_record_batch
 from headgate.task.functions import Function
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Stream(Tuned, Generic[T]):
     @property
     def is_arrow(self) -> bool:
         """Whether its values are Arrow record batches rather than rows."""
-        return any(is_arrow(edge.hint) for edge in self._edges)
+        return any(is_record_batch(edge.hint) for edge in self._edges)
 
     # How records are shipped to the next operator.
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 
 from headgate.task.functions import Function, OutputTag
 
-__all__ = ["is_arrow", "result_hint"]
+__all__ = ["result_hint"]
 
 _ITERABLES = (
     collections.abc.AsyncIterable,
@@ -29,17 +29,6 @@ _ITERABLES = (
     list,
     set,
 )
-
-
-def is_arrow(hint: object) -> bool:
-    """Whether a stream of this type is one of Arrow record batches.
-
-    >>> is_arrow("arrow"), is_arrow(str)
-    (True, False)
-    """
-    if isinstance(hint, str):
-        return hint == "arrow"
-    return getattr(hint, "__module__", "") == "pyarrow.lib" and getattr(hint, "__name__", "") == "RecordBatch"
 
 
 def result_hint(function: object, *methods: str, element: bool = False, given: object = None) -> object:

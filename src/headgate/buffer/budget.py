@@ -9,8 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+from headgate.config import FlowControl
 from headgate.errors import InsufficientBuffers
+
+if TYPE_CHECKING:
+    from headgate.config import NetworkSettings
 
 __all__ = ["GateDemand", "Limits", "PartitionDemand", "PoolBounds", "TaskDemand", "preflight"]
 
@@ -42,6 +47,22 @@ class Limits:
     max_buffers_per_channel: int = 10
     max_overdraft_buffers: int = 5
     credit_based: bool = True
+
+    @classmethod
+    def of(cls, network: NetworkSettings) -> Limits:
+        """As settings say.
+
+        >>> from headgate.config import Settings
+        >>> Limits.of(Settings().network) == Limits()
+        True
+        """
+        return cls(
+            buffers_per_channel=network.buffers_per_channel,
+            floating_buffers_per_gate=network.floating_buffers_per_gate,
+            max_buffers_per_channel=network.max_buffers_per_channel,
+            max_overdraft_buffers=network.max_overdraft_buffers,
+            credit_based=network.flow_control is FlowControl.CREDIT,
+        )
 
     def partition_pool(self, subpartitions: int, *, bounded: bool) -> PoolBounds:
         """One buffer per subpartition and one to go on with; bounded types stop at a few more."""

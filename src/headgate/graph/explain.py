@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from headgate.buffer import Limits
-from headgate.config import FlowControl, format_size
+from headgate.config import format_size
 from headgate.errors import ConfigError
 from headgate.graph.plan import ShipKind
 from headgate.record import AuthenticatedPeer, SerializerRegistry
@@ -125,14 +125,7 @@ class _Serializers:
 
 def _budget_lines(plan: Plan, memory_bytes: int) -> Iterator[str]:
     """The buffers that each worker needs, of how many it has; workers that need the same stand together."""
-    network, segment_size = plan.settings.network, plan.settings.memory.segment_size
-    limits = Limits(
-        buffers_per_channel=network.buffers_per_channel,
-        floating_buffers_per_gate=network.floating_buffers_per_gate,
-        max_buffers_per_channel=network.max_buffers_per_channel,
-        max_overdraft_buffers=network.max_overdraft_buffers,
-        credit_based=network.flow_control is FlowControl.CREDIT,
-    )
+    limits, segment_size = Limits.of(plan.settings.network), plan.settings.memory.segment_size
     available = memory_bytes // segment_size
     yield f"network buffers of {format_size(segment_size)} that each worker needs, of {available} that it has:"
     alike: dict[tuple[int, str], list[int]] = {}

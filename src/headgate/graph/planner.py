@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.errors import ConfigError
 from headgate.graph.plan import ChainedOperator, Exchange, Plan, Ship, ShipKind, Vertex
+from headgate.graph.segments import with_fitting_segments
 from headgate.graph.stream_graph import Chaining
 
 if TYPE_CHECKING:
@@ -102,7 +103,8 @@ class _Planner:
         vertices = tuple(self._vertex(number, chain) for number, chain in enumerate(self._chains))
         groups, workers = _slot_groups(vertices)
         exchanges = self._exchanges()
-        return Plan(job, name, vertices, exchanges, workers, self._settings, groups, dict(serializers))
+        plan = Plan(job, name, vertices, exchanges, workers, self._settings, groups, dict(serializers))
+        return with_fitting_segments(plan)
 
     def _decide(self, node: Node) -> _Decided:
         """Parallelism and slot group of a node, after those of all it reads from."""

@@ -19,7 +19,7 @@ from headgate.record.serializer import (
     StrSerializer,
 )
 
-__all__ = ["SerializerRegistry"]
+__all__ = ["SerializerRegistry", "is_record_batch"]
 
 _NAMES = ("arrow", "bytes", "msgpack", "pickle", "str", "struct:<format>")
 
@@ -128,9 +128,19 @@ def _built_in(hint: object) -> str | None:
     """The name of the serializer that is made for one type."""
     if hint is str or hint is bytes:
         return "str" if hint is str else "bytes"
+    return "arrow" if is_record_batch(hint) else None
+
+
+def is_record_batch(hint: object) -> bool:
+    """Whether values of this type are Arrow record batches.
+
+    >>> import pyarrow as pa
+    >>> is_record_batch(pa.RecordBatch), is_record_batch("arrow"), is_record_batch(str)
+    (True, True, False)
+    """
     # By name: whoever declares it has imported pyarrow, nobody else should have to.
-    is_batch = getattr(hint, "__module__", "") == "pyarrow.lib" and getattr(hint, "__name__", "") == "RecordBatch"
-    return "arrow" if is_batch else None
+    named = getattr(hint, "__module__", "") == "pyarrow.lib" and getattr(hint, "__name__", "") == "RecordBatch"
+    return named or hint == "arrow"
 
 
 def _is_built_in(key: Hashable) -> bool:

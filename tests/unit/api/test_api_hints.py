@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pytest
 
-from headgate.api.hints import is_arrow, result_hint
+from headgate.api.hints import result_hint
+from headgate.record.registry import is_record_batch
 from headgate.task.co_functions import CoMapFunction
 from headgate.task.functions import MapFunction, OutputTag, ProcessFunction
 
@@ -116,7 +117,7 @@ def test_what_the_user_says_wins():
 
 
 def test_arrow_by_name_or_type():
-    assert is_arrow("arrow")
-    assert is_arrow(pa.RecordBatch)
-    assert not is_arrow(pa.Table)
-    assert not is_arrow(None)
+    assert is_record_batch("arrow")
+    assert is_record_batch(pa.RecordBatch)
+    assert not is_record_batch(pa.Table)
+    assert not is_record_batch(None)
