@@ -1,9 +1,9 @@
-"""The workloads on Bytewax 0.21, written as its documentation does: one process of a cluster of two, run as a script.
+"""The workloads on Bytewax 0.21, written as its documentation does: one process of a cluster, run as a script.
 
-    python bytewax_flows.py CASE SECONDS PROCESS "localhost:2101;localhost:2102"
+    python bytewax_flows.py CASE SECONDS WORKERS PROCESS "localhost:2101;localhost:2102"
 
-prints one JSON object as its last line when the flow has ended: what this process's source and sink have counted, and
-when.
+runs so many workers, threads of this process, as its part of the cluster, and prints one JSON object as its last line
+when the flow has ended: what this process's sources and sinks have counted, and when. No addresses: it is alone.
 """
 
 # ruff: noqa: ARG002, D102, INP001 - the methods are Bytewax's, and this is a script, not part of a package
@@ -30,7 +30,23 @@ from bytewax.testing import cluster_main
 
 _workloads = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "_workloads.py")))
 _EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
-_found: dict[str, Any] = {"made": 0, "first_ns": None, "seen": 0, "last_ns": 0, "delays_ns": []}
+_found: list[dict[str, Any]] = []  # one for each source and sink, for workers are threads
+
+
+def _counts() -> dict[str, Any]:
+    _found.append({"made": 0, "first_ns": None, "seen": 0, "last_ns": 0, "delays_ns": []})
+    return _found[-1]
+
+
+def _all_counts() -> dict[str, Any]:
+    begun = [one["first_ns"] for one in _found if one["first_ns"] is not None]
+    return {
+        "made": sum(one["made"] for one in _found),
+        "seen": sum(one["seen"] for one in _found),
+        "first_ns": min(begun, default=None),
+        "last_ns": max(one["last_ns"] for one in _found),
+        "delays_ns": [delay for one in _found for delay in one["delays_ns"]],
+    }
 
 
 class Batches(StatelessSourcePartition[Any]):
@@ -39,12 +55,13 @@ class Batches(StatelessSourcePartition[Any]):
     def __init__(self, batches: Iterator[Any], paced: bool) -> None:
         self._batches = batches
         self._paced = paced
+        self._counts = _counts()
 
     def next_batch(self) -> list[Any]:
-        batch = next(self._batches)
-        if batch and _found["first_ns"] is None:
-            _found["first_ns"] = time.monotonic_ns()
-        _found["made"] += len(batch)
+        batch, counts = next(self._batches), self._counts
+        if batch and counts["first_ns"] is None:
+            counts["first_ns"] = time.monotonic_ns()
+        counts["made"] += len(batch)
         return list(batch)
 
     def next_awake(self) -> datetime | None:
@@ -63,20 +80,22 @@ class Made(DynamicSource[Any]):
 
 
 class Tally(StatelessSinkPartition[Any]):
-    """Counts, by a function of the batch."""
+    """Counts, by a function of the batch and of the counts."""
 
-    def __init__(self, count: Callable[[list[Any]], int]) -> None:
+    def __init__(self, count: Callable[[list[Any], dict[str, Any]], int]) -> None:
         self._count = count
+        self._counts = _counts()
 
     def write_batch(self, items: list[Any]) -> None:
-        _found["last_ns"] = time.monotonic_ns()
-        _found["seen"] += self._count(items)
+        counts = self._counts
+        counts["last_ns"] = time.monotonic_ns()
+        counts["seen"] += self._count(items, counts)
 
 
 class Counted(DynamicSink[Any]):
     """A sink in each worker."""
 
-    def __init__(self, count: Callable[[list[Any]], int] = len) -> None:
+    def __init__(self, count: Callable[[list[Any], dict[str, Any]], int] = lambda items, _: len(items)) -> None:
         self._count = count
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> Tally:
@@ -107,15 +126,15 @@ def window_sum(flow: Dataflow, seconds: float) -> None:
     made = op.input("made", flow, Made(lambda: _workloads.seconds_of(1000, seconds)))
     keyed = op.map("key", made, lambda record: (record[0], record[1:]))
     sums = win.reduce_window("sum", keyed, clock, windows, lambda a, b: (a[0], a[1] + b[1]))
-    op.output("out", sums.down, Counted(lambda items: sum(window[1][1] for _, window in items)))
+    op.output("out", sums.down, Counted(lambda items, _: sum(window[1][1] for _, window in items)))
 
 
 def latency(flow: Dataflow, seconds: float) -> None:
     """W3: from source to sink, at 10,000 records a second in all."""
 
-    def delays(items: list[Any]) -> int:
+    def delays(items: list[Any], counts: dict[str, Any]) -> int:
         now_ns = time.monotonic_ns()
-        _found["delays_ns"] += [(number, now_ns - made_ns) for _, (number, made_ns) in items]
+        counts["delays_ns"] += [(number, now_ns - made_ns) for _, (number, made_ns) in items]
         return len(items)
 
     made = op.input("made", flow, Made(lambda: _workloads.pace(5_000, seconds), paced=True))
@@ -147,12 +166,12 @@ _CASES = {
 }
 
 
-def main(case: str, seconds: str, process: str, addresses: str) -> None:
+def main(case: str, seconds: str, workers: str, process: str, addresses: str) -> None:
     """Run one process of the flow and say what it found."""
     flow = Dataflow(case)
     _CASES[case](flow, float(seconds))
-    cluster_main(flow, addresses.split(";"), int(process))
-    sys.stdout.write(f"\n{json.dumps(_found)}\n")  # on a line of its own: the library writes there, too
+    cluster_main(flow, addresses.split(";") if addresses else [], int(process), worker_count_per_proc=int(workers))
+    sys.stdout.write(f"\n{json.dumps(_all_counts())}\n")  # on a line of its own: the library writes there, too
 
 
 if __name__ == "__main__":
