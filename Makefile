@@ -53,14 +53,14 @@ $(STAMP): pyproject.toml requirements.lock
 	@touch $@
 	@echo "setting up .venv: done" >&2
 
-demo: $(STAMP) ## see a word count and windows over a stream run on Spark (DEMO_ARGS="--seconds 5 --local")
+demo: $(STAMP) ## see pipelines run on Spark, and back pressure at work (DEMO_ARGS="--seconds 5 --local")
 	@$(BIN)/headgate demo $(DEMO_ARGS)
 
 # One recipe after another, whatever -j says, so that pytest's closing line is the last one.
 test: $(STAMP) ## everything that must pass: lint, docs, all tests but the soak
 	@$(MAKE) lint
 	@$(MAKE) docs
-	@$(BIN)/python -m pytest -m "not soak" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not soak" -n logical --maxprocesses 4 --dist loadgroup $(PYTEST_ARGS)
 
 lint: $(STAMP) ## ruff (rules and format), mypy --strict on src, import contracts
 	@$(BIN)/ruff check --quiet .

@@ -1,6 +1,9 @@
 """After every test: all segments are back, and no thread, socket or temporary file is left."""
 
 import gc
+import os
+import shutil
+import tempfile
 import threading
 from collections.abc import Iterator
 
@@ -13,6 +16,29 @@ collect_ignore_glob = [
     "src/headgate/bench/peers/*_flows.py",  # scripts for systems that are not installed here
     "tests/*/conftest.py",  # as modules with doctests they would be in each other's way
 ]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Jobs of tests, and of processes that they start, are offered and kept where the user's are not."""
+    config.state_directory = tempfile.mkdtemp(prefix="headgate-test-")  # type: ignore[attr-defined] # ours
+    os.environ["HEADGATE_STATE_DIR"] = config.state_directory  # type: ignore[attr-defined]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Nothing of them stays."""
+    shutil.rmtree(config.state_directory, ignore_errors=True)  # type: ignore[attr-defined]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where several processes share the tests: those of a session or a browser stay together, the longest first."""
+    together = {"spark": 0, "ui": 1}
+    order = {}
+    for item in items:
+        directory = item.path.parent.name if item.path.parent.parent.name == "tests" else ""
+        order[item] = together.get(directory, len(together))
+        if directory in together:
+            item.add_marker(pytest.mark.xdist_group(directory))
+    items.sort(key=order.__getitem__)
 
 
 def pytest_collection_finish() -> None:

@@ -68,13 +68,13 @@ def running(env):
         assert job.cancel(timeout_s=END_S), "a cancelled job ends"
 
 
-def wait_progress(job, condition):
-    """Until the progress of a job is as wanted."""
+def wait_progress(job, condition, timeout_s=END_S):
+    """Until the progress of a job is as wanted; nothing new for so long is too long."""
     changed = threading.Event()
     forget = job.on_change(lambda _: changed.set())
     try:
         while not condition(job.last_progress):
-            assert changed.wait(END_S), job.last_progress
+            assert changed.wait(timeout_s), job.last_progress
             changed.clear()
     finally:
         forget()

@@ -107,6 +107,11 @@ class TaskTimer:
         """What the task is doing."""
         return self._seen[0]
 
+    @property
+    def back_pressured_ns(self) -> int:
+        """How long it has waited for output buffers, but for a wait that goes on: for its own thread, cheap."""
+        return self._seen[2][TaskState.BACK_PRESSURED]
+
     def enter(self, state: TaskState) -> None:
         """The task goes from one state to another."""
         now_ns = self._now_ns()

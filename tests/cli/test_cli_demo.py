@@ -1,18 +1,24 @@
 """`headgate demo`, without Spark: what it says in a pipe, in a terminal, and when it is interrupted."""
 
 import re
+import sys
 from collections import Counter
 
+import pytest
 from tests.support_commands import command
 
 import headgate as hg
+from headgate.api.running import unfinished
+from headgate.cli import demo as cli_demo
 from headgate.cli import main
 from headgate.cli.demo_pipeline import PER_SECOND, windows
+from headgate.coordinator import JobStatus
+from headgate.errors import ConfigError
 from headgate.examples import word_count
 
 
 def test_in_a_pipe_it_says_everything_in_plain_lines(capsys):
-    assert main(["demo", "--local", "--seconds", "0.5"]) == 0
+    assert main(["demo", "--local", "--seconds", "0.5", "--no-follow"]) == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out
     counts = Counter(word for line in word_count.text() for word in word_count.words(line))
@@ -24,7 +30,7 @@ def test_in_a_pipe_it_says_everything_in_plain_lines(capsys):
 
 
 def test_in_a_terminal_there_are_live_progress_and_tables():
-    with command("demo", "--local", "--seconds", "2", terminal=True) as demo:
+    with command("demo", "--local", "--seconds", "2", "--no-follow", terminal=True) as demo:
         assert demo.end() == 0
         assert "windows: running" in demo.out
         assert "window aggregate" in demo.out
@@ -41,6 +47,71 @@ def test_without_a_terminal_progress_is_a_line_now_and_then():
         assert demo.end() == 130
         assert demo.err.endswith("\nheadgate: interrupted; its jobs are cancelled\n")
         assert "Traceback" not in demo.err
+
+
+@pytest.fixture
+def short(monkeypatch):
+    monkeypatch.setattr(cli_demo, "_PHASE_S", 0.2)
+    monkeypatch.setattr(cli_demo, "_LEAD_S", 0.3)
+    monkeypatch.delenv("CI", raising=False)
+
+
+def test_it_ends_with_back_pressure_and_its_verdict_and_waits_for_nobody_in_a_pipe(short, monkeypatch, capsys):
+    monkeypatch.setattr(cli_demo, "open_page", lambda options: pytest.fail("nobody could see it"))
+    monkeypatch.setattr(cli_demo, "keep_page", lambda: pytest.fail("nobody would end it"))
+    assert main(["demo", "--local", "--seconds", "0.1"]) == 0
+    out = capsys.readouterr().out
+    assert out.index("2. Windows") < out.index("3. Back pressure") < out.index("headgate experiment follow")
+    assert re.search(r"^consumer 30 % .* (yes|NO)$", out, re.MULTILINE)
+    assert re.search(r"^(PASS|FAIL): ", out, re.MULTILINE)
+
+
+class Keyboard:
+    """Somebody who presses Enter."""
+
+    def isatty(self):
+        return True
+
+    def readline(self):
+        return "\n"
+
+
+def test_for_somebody_at_a_terminal_it_goes_on_with_the_page_until_they_say_so(short, monkeypatch, capsys):
+    monkeypatch.setattr(cli_demo, "is_terminal", lambda stream: True)
+    monkeypatch.setattr(sys, "stdin", Keyboard())
+    seen = []
+    keep = cli_demo.keep_page
+
+    def look():
+        seen.extend((job.name, job.status) for job in unfinished())
+        keep()
+
+    monkeypatch.setattr(cli_demo, "keep_page", look)
+    assert main(["demo", "--local", "--seconds", "0.1"]) == 0
+    assert seen == [("follow", JobStatus.RUNNING)]
+    assert unfinished() == []
+    out, err = capsys.readouterr()
+    assert "It goes on" in out
+    assert re.search(r"the page is at http://127\.0\.0\.1:\d+/\?token=", err)
+    assert "until Enter or Ctrl-C" in err
+    assert "ends before its jobs" not in err
+
+
+@pytest.mark.parametrize(("ci", "keys", "screen"), [("true", True, True), ("", False, True), ("", True, False)])
+def test_nobody_is_there_in_ci_or_where_something_is_piped(ci, keys, screen, monkeypatch):
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"isatty": lambda self: keys})())
+    monkeypatch.setattr(cli_demo, "is_terminal", lambda stream: screen)
+    assert not cli_demo._is_somebody_there()
+
+
+def test_without_the_page_the_demo_is_still_worth_seeing(short, monkeypatch, capsys):
+    def missing(options):
+        raise ConfigError("the page needs headgate[ui]")
+
+    monkeypatch.setattr(cli_demo, "open_page", missing)
+    assert not cli_demo._opened_page()
+    assert "There is no page: the page needs headgate[ui]" in capsys.readouterr().out
 
 
 def test_each_window_has_its_share():

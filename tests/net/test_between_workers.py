@@ -6,7 +6,8 @@ import time
 from datetime import UTC, datetime
 
 import pytest
-from tests.support import JOIN_S, Thread, values_of
+from tests.support import JOIN_S, Thread
+from tests.support_cluster import ATTEMPT, JOB, SECRET, Cluster, pid, produce, records
 from tests.support_streams import LOOPS, wait_until
 
 from headgate.config import load_settings
@@ -22,76 +23,12 @@ from headgate.errors import (
     TransportError,
     UserCodeError,
 )
-from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
+from headgate.ids import AttemptId, JobId, SubpartitionIndex
 from headgate.net import Address, Authority, Identity
 from headgate.net.connection import Connection
-from headgate.output import Forward, Rebalance
-from headgate.record import BytesSerializer, UserEvent
+from headgate.output import Rebalance
+from headgate.record import UserEvent
 from headgate.worker import Environment
-
-JOB, ATTEMPT, SECRET = JobId("job"), AttemptId(1), bytes(range(32))
-
-
-def pid(subtask=0):
-    return PartitionId(JOB, ATTEMPT, 0, 0, subtask)
-
-
-class Cluster:
-    """Some workers that know each other."""
-
-    def __init__(self, workers=2, *, mib=4, credentials=False, segment="4 KiB", **settings):
-        code = {"memory.segment_size": segment} | {key.replace("__", "."): one for key, one in settings.items()}
-        self.settings = load_settings(code=code)
-        authority = Authority(JOB, datetime.now(UTC)) if credentials else None
-        self.workers, self.addresses = [], []
-        for number in range(workers):
-            worker = Environment(self.settings, memory_bytes=mib * 2**20, seed=1)
-            self.workers.append(worker)
-            issued = authority.issue(number) if authority is not None else None
-            self.addresses.append(worker.join(Identity(JOB, ATTEMPT, number, SECRET, issued)))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc):
-        for worker in self.workers:
-            worker.close()
-            free = worker.statistics().memory
-            assert free.free == free.total
-
-    def gate(self, reader, channels):
-        """A gate of a worker that reads (worker, subtask, subpartition)s."""
-        gate = self.workers[reader].gate("gate", channels=len(channels))
-        for index, channel in enumerate(channels):
-            self.connect(gate, index, reader, *channel)
-        return gate
-
-    def connect(self, gate, index, reader, worker, subtask, subpartition):
-        source = self.workers[reader].remote_source(
-            gate, pid(subtask), SubpartitionIndex(subpartition), worker=worker, address=self.addresses[worker]
-        )
-        gate.connect(index, source)
-
-    def writer(self, worker, subtask=0, subpartitions=1, selector=None):
-        partition = self.workers[worker].partition(pid(subtask), subpartitions=subpartitions)
-        return self.workers[worker].writer(partition, selector or Forward(), BytesSerializer())
-
-    def read(self, reader, gate):
-        return values_of(list(self.workers[reader].reader(gate, BytesSerializer())))
-
-    def connections(self):
-        return [len(worker.statistics().network.connections) for worker in self.workers]
-
-
-def records(count, size=100, mark=b""):
-    return [mark + index.to_bytes(4, "big") + bytes(index % (size + 1)) for index in range(count)]
-
-
-def produce(writer, values, batch=50):
-    for start in range(0, len(values), batch):
-        writer.emit_batch(values[start : start + batch])
-    writer.finish()
-
 
 KINDS = {
     "credit": {},

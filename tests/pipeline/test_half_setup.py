@@ -141,8 +141,8 @@ def test_a_consumer_is_wired_after_the_producers_notice(values, notices):
 
 @pytest.mark.spec("P6", "G3")
 def test_a_partition_without_data_is_not_wired_until_it_ends(notices):
-    """Split 1 has nothing for as long as the test likes; records of split 0 pass meanwhile."""
-    env, sink = small_env(2), Gathered()
+    """Split 1 has nothing for as long as the test likes, not even markers; records of split 0 pass meanwhile."""
+    env, sink = small_env(2, metrics__latency_interval=0), Gathered()
     env.from_source(Batches([[1, 2], NEVER], [NEVER])).rebalance().map(lambda n: n).sink_to(sink)
     with running(env):
         sink.wait_for(2)

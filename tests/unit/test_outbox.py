@@ -82,6 +82,37 @@ def test_it_is_blocked_when_not_all_was_taken():
     assert not outbox.blocked
 
 
+@pytest.mark.spec("B2")
+def test_the_time_for_which_it_is_blocked_is_counted_until_now():
+    now = [100]
+    outbox = Outbox(high_bytes=64, low_bytes=32, gather_bytes=64, now_ns=lambda: now[0])
+    put(outbox, 10)
+    outbox.write(Taker(9))
+    now[0] = 130
+    assert outbox.blocked_ns == 30, "it still is"
+    outbox.unblock()
+    outbox.unblock()
+    now[0] = 200
+    assert (outbox.blocked, outbox.blocked_ns) == (False, 30)
+    outbox.write(Taker(0))
+    now[0] = 205
+    outbox.write(Taker(0))
+    now[0] = 210
+    assert outbox.blocked_ns == 40, "since the first that took nothing"
+    outbox.write(Taker())
+    now[0] = 300
+    assert (outbox.blocked, outbox.blocked_ns) == (False, 40)
+
+
+def test_while_it_is_not_blocked_nobody_asks_what_time_it_is():
+    outbox = Outbox(high_bytes=64, low_bytes=32, gather_bytes=64, now_ns=lambda: 1 // 0)
+    for _ in range(5):
+        put(outbox, 10)
+        outbox.write(Taker())
+        outbox.unblock()
+    assert outbox.blocked_ns == 0
+
+
 def slices(count):
     network = make_network(count, 16)
     pool = network.create_pool("pool", required=count)

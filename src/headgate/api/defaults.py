@@ -13,7 +13,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["Defaults", "defaults", "use_defaults"]
+__all__ = ["Defaults", "Page", "defaults", "use_defaults"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Options of the web page.
+
+    >>> Page(port=8080).allow_control
+    False
+    """
+
+    port: int = 0  # 0: one that is free
+    allow_control: bool = False  # whether jobs can be cancelled from it
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +41,7 @@ class Defaults:
     local: bool = False
     settings: Mapping[str, object] = field(default_factory=dict)
     progress: bool | None = None  # None: where there is a terminal
+    page: Page | None = None  # None: only if `execute` is told so
 
 
 _current: ContextVar[Defaults] = ContextVar("headgate_defaults", default=Defaults())  # noqa: B039 - it is frozen

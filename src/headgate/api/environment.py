@@ -9,7 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headgate.api.beginnings import Beginning
-from headgate.api.defaults import defaults
+from headgate.api.defaults import Page, defaults
+from headgate.api.page import open_page, show_job
 from headgate.api.running import await_job, remember, saying
 from headgate.api.tuning import buffer_timeout_of
 from headgate.config import load_settings
@@ -90,6 +91,7 @@ class StreamExecutionEnvironment(Beginning):
         self._local = local
         self._own_host = host
         self._progress = given.progress
+        self._page = given.page
         self._cold = not local and spark is None and host is None
         self._parallelism: int | None = None
         self._chaining = True
@@ -200,10 +202,15 @@ class StreamExecutionEnvironment(Beginning):
             yield
         self._cold = False
 
-    def execute(self, job_name: str | None = None) -> Job:
+    def execute(self, job_name: str | None = None, *, ui: bool | None = None) -> Job:
         """Run everything that was added since the last time and wait for its end; Ctrl-C cancels it.
 
         A terminal shows how it goes.
+
+        Args:
+            job_name: What it is called wherever it is shown.
+            ui: Whether to open the web page of this process's jobs, which needs `headgate[ui]`. Its address is printed
+                on stderr, and it stays until the process ends. Not said: no, or what `headgate run` was told.
 
         Returns:
             The job, finished.
@@ -219,12 +226,16 @@ class StreamExecutionEnvironment(Beginning):
         be
         <JobStatus.FINISHED: 'finished'>
         """
-        job = self.execute_async(job_name)
+        job = self.execute_async(job_name, ui=ui)
         await_job(job, self._progress)
         return job
 
-    def execute_async(self, job_name: str | None = None) -> Job:
+    def execute_async(self, job_name: str | None = None, *, ui: bool | None = None) -> Job:
         """Run everything that was added since the last time; returns at once, with the running job.
+
+        Args:
+            job_name: What it is called wherever it is shown.
+            ui: See `execute`.
 
         >>> import headgate as hg
         >>> env = hg.environment(local=True, parallelism=1)
@@ -233,12 +244,16 @@ class StreamExecutionEnvironment(Beginning):
         >>> job.cancel(), job.status
         (True, <JobStatus.CANCELLED: 'cancelled'>)
         """
+        page = Page() if ui and self._page is None else self._page
+        if page is not None and ui is not False:
+            open_page(page)  # first: where it cannot be, no job is started
         host = self._host
         plan = self._plan(self._graph.nodes(), job_name)
         self._graph.take()
         with self._starting():
             job: Job = host.run(plan)
         remember(job)
+        show_job(job)
         return job
 
     def explain(self, form: str = "text") -> str:

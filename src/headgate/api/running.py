@@ -64,16 +64,27 @@ def shows_progress(progress: bool | None) -> bool:
 
 
 def remember(job: Job) -> None:
-    """Let `unfinished` know of a job.
+    """Let `unfinished` know of a job, and other processes of this user see it; what is left of it at its end is kept.
 
-    >>> from headgate.coordinator.job import Job, JobStatus
-    >>> job = Job("1", "etl", progress=lambda: None, cancel=lambda reason: job.end(JobStatus.CANCELLED))
-    >>> remember(job)
+    >>> import headgate as hg
+    >>> env = hg.environment(local=True, parallelism=1)
+    >>> ended = env.rate(10).for_each(lambda n: None)
+    >>> job = env.execute_async("for ever")  # which calls it
     >>> job in unfinished(), stop(job), job in unfinished()
     (True, True, False)
     """
+    from headgate.attach.offers import offer, settle  # noqa: PLC0415 - not before something is run
+
     with _jobs_lock:
         _jobs.add(job)
+    number, before = job.id, job.wind_up
+
+    def wind_up() -> None:
+        before()
+        settle(number)
+
+    job.wind_up = wind_up
+    offer(job)
 
 
 def unfinished() -> list[Job]:

@@ -135,12 +135,16 @@ class Case(Generic[T]):
 
     Its value is the median of `figure` over the results of the run named `run`. Its ratio, if it is `against`
     something, is to the median of `baseline_figure` over the results of the run named in `baseline`: of several, the
-    one with the largest.
+    one with the largest. If `paired`, it is the median of the ratios of each round instead, which tells small
+    differences apart on a machine whose speed changes from round to round.
 
     >>> case = Case(case="speed", unit="MB/s", run="ours", figure=float, against="best", baseline=("x", "y"), goal=2.0)
     >>> row = case.row({"ours": [9.0, 8.0, 1.0], "x": [1.0], "y": [4.0]})
     >>> row.value, row.ratio, row.ok
     (8.0, 2.0, True)
+    >>> case = Case(case="cost", unit="s", run="on", figure=float, against="off", baseline=("off",), paired=True)
+    >>> case.row({"on": [9.0, 50.0, 2.0], "off": [10.0, 50.0, 1.0]}).ratio
+    1.0
     """
 
     case: str
@@ -152,9 +156,11 @@ class Case(Generic[T]):
     baseline_figure: Callable[[T], float] | None = None  # None: as `figure`
     goal: float | None = None
     at_most: bool = False
+    paired: bool = False
 
     def __post_init__(self) -> None:
         assert (self.against is None) == (not self.baseline), "what it is against goes with a name for it"
+        assert len(self.baseline) == 1 or not self.paired, "a pair is of two"
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -164,9 +170,11 @@ class Case(Generic[T]):
     def row(self, found: Mapping[str, Sequence[T]]) -> Row:
         """The row, once all runs have been done."""
         value = statistics.median(map(self.figure, found[self.run]))
-        ratio = None
-        if self.baseline:
-            of = self.baseline_figure or self.figure
+        ratio, of = None, self.baseline_figure or self.figure
+        if self.paired:
+            pairs = zip(map(self.figure, found[self.run]), map(of, found[self.baseline[0]]), strict=True)
+            ratio = statistics.median(Compared(ours, theirs).ratio for ours, theirs in pairs)
+        elif self.baseline:
             ratio = Compared(value, max(statistics.median(map(of, found[name])) for name in self.baseline)).ratio
         return Row(
             case=self.case,

@@ -8,11 +8,11 @@ from __future__ import annotations
 import tempfile
 import time
 from array import array
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import headgate as hg
 from headgate.bench._pipeline_flows import FIRST, LAST, MADE, SEEN, Made, Tally
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headgate.coordinator.job import Job
     from headgate.observe.progress import Progress
 
-__all__ = ["Bounded", "Outcome", "bounded", "delays_ms", "on_spark", "start_s", "throughput"]
+__all__ = ["NOT_KEPT", "Bounded", "Outcome", "bounded", "delays_ms", "on_spark", "start_s", "throughput"]
 
 _PARALLELISM = 2
 _LIMIT_S = 120.0  # for a job to start, and to end after its sources have
@@ -33,6 +33,10 @@ _MIB = 1024 * 1024
 _POLL_S = 0.25
 _FULL_SPEED_S = 1.0  # how long a sink takes what it can, before it slows down
 _SLOW = 0.01
+
+
+NOT_KEPT: Final = {"metrics.keep": 0}
+"""The settings of jobs that nobody wants to see again."""
 
 
 @contextmanager
@@ -44,7 +48,7 @@ def on_spark() -> Iterator[Callable[[], hg.StreamExecutionEnvironment]]:
 
     running = SparkSession.getActiveSession()
     spark = running or local_session(_PARALLELISM, master=f"local[{_PARALLELISM}]")
-    make = partial(hg.environment, spark, parallelism=_PARALLELISM)
+    make = partial(hg.environment, spark, parallelism=_PARALLELISM, settings=NOT_KEPT)
     try:
         start_s(make)
         yield make
@@ -103,11 +107,14 @@ def throughput(
     name: str,
     flow: Callable[[hg.StreamExecutionEnvironment, float], object],
     seconds: float,
+    during: Callable[[Job], AbstractContextManager[object]] = nullcontext,
 ) -> float:
-    """Records a second of a pipeline whose sources give out what they can for so long."""
+    """Records a second of a pipeline whose sources give out what they can for so long; `during` is around its run."""
     env = make()
     flow(env, seconds)
-    counters = _finish(env.execute_async(name), seconds)
+    job = env.execute_async(name)
+    with during(job):
+        counters = _finish(job, seconds)
     return Outcome.of(counters, each=LINE_WORDS if name.startswith("W1") else 1).per_second
 
 

@@ -303,6 +303,11 @@ class LocalPool:
         return together(*wakes, self._network.destroy_locked(self))
 
     @property
+    def in_use(self) -> int:
+        """Segments that are held and not at hand; without the lock, so it was true a moment ago."""
+        return max(0, self.held - len(self._available))
+
+    @property
     def destroyed(self) -> bool:
         """Whether requests are refused."""
         return self._destroyed

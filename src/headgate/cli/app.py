@@ -15,8 +15,14 @@ from headgate.cli.config import config
 from headgate.cli.demo import demo
 from headgate.cli.doctor import doctor
 from headgate.cli.examples import examples
+from headgate.cli.experiment import experiment
+from headgate.cli.jobs import jobs
+from headgate.cli.report import report
 from headgate.cli.run import run_file
 from headgate.cli.simulate import simulate
+from headgate.cli.top import top
+from headgate.cli.ui import ui
+from headgate.cli.why import why
 from headgate.errors import HeadgateError
 from headgate.version import __version__
 
@@ -49,11 +55,17 @@ def _options(
 
 app.command()(demo)
 app.command("run")(run_file)
+app.command()(jobs)
+app.command()(top)
+app.command()(why)
+app.command()(report)
+app.command()(ui)
 app.command()(examples)
 app.command()(doctor)
 app.command()(config)
 app.command()(bench)
 app.command()(simulate)
+app.add_typer(experiment, name="experiment")
 
 
 def run(arguments: list[str] | None = None) -> int:

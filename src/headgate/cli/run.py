@@ -1,17 +1,19 @@
 """`headgate run`: a user's script, with the environment's options from the command line."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from headgate.api.defaults import Defaults
+from headgate.api.defaults import Defaults, Page
+from headgate.api.page import close_page, keep_page
 from headgate.cli.config import assignment
 from headgate.cli.scripts import run_script
 from headgate.config import load_settings
 from headgate.errors import ConfigError
 
-__all__ = ["Local", "Parallelism", "Progress", "chosen_defaults", "run_file"]
+__all__ = ["Local", "Parallelism", "Progress", "chosen_defaults", "chosen_page", "run_file"]
 
 Master = Annotated[
     str | None,
@@ -33,6 +35,27 @@ Progress = Annotated[
     bool | None,
     typer.Option("--progress/--no-progress", help="Show progress on stderr; by default where that is a terminal."),
 ]
+
+Ui = Annotated[bool, typer.Option("--ui", help="Show its jobs on a web page, whose address is printed; headgate[ui].")]
+UiPort = Annotated[
+    int | None, typer.Option("--ui-port", metavar="N", min=1, max=65535, help="The page's port; by default a free one.")
+]
+AllowControl = Annotated[bool, typer.Option("--allow-control", help="Let jobs be cancelled from the page.")]
+KeepUi = Annotated[bool, typer.Option("--keep-ui", help="Keep the page after the script, until Enter or Ctrl-C.")]
+
+
+def chosen_page(ui: bool, port: int | None, allow_control: bool, keep: bool) -> Page | None:
+    """What the options say of the page, checked; None: there is to be none.
+
+    >>> chosen_page(True, 8080, False, False)
+    Page(port=8080, allow_control=False)
+    """
+    if not ui:
+        for name, given in {"--ui-port": port is not None, "--allow-control": allow_control, "--keep-ui": keep}.items():
+            if given:
+                raise ConfigError(f"{name} is about the page: say --ui as well")
+        return None
+    return Page(port=port or 0, allow_control=allow_control)
 
 
 def chosen_defaults(
@@ -67,6 +90,10 @@ def run_file(  # noqa: PLR0917 - the command's options
     local: Local = False,
     settings: Set = None,
     progress: Progress = None,
+    ui: Ui = False,
+    ui_port: UiPort = None,
+    allow_control: AllowControl = False,
+    keep_ui: KeepUi = False,
 ) -> None:
     """Run a script; what it does not say about its environment, these options do.
 
@@ -74,4 +101,15 @@ def run_file(  # noqa: PLR0917 - the command's options
 
     Exits with 1 if the script's code fails, with 2 if headgate does, with 130 after Ctrl-C, which cancels its jobs.
     """
-    run_script(file, arguments or [], chosen_defaults(master, parallelism, local, settings, progress))
+    page = chosen_page(ui, ui_port, allow_control, keep_ui)
+    chosen = replace(chosen_defaults(master, parallelism, local, settings, progress), page=page)
+    interrupted = False
+    try:
+        run_script(file, arguments or [], chosen)
+    except typer.Exit as end:
+        interrupted = end.exit_code == 130
+        raise
+    finally:
+        if keep_ui and not interrupted:
+            keep_page()
+        close_page()

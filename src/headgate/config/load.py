@@ -24,6 +24,7 @@ from headgate.errors import ConfigError
 __all__ = ["load_settings"]
 
 _FILE_VARIABLE = "HEADGATE_CONFIG"
+_STATE_VARIABLE = "HEADGATE_STATE_DIR"  # where jobs are offered and kept (attach.places): of a user, not of a job
 _DEFAULT_FILE = "headgate.toml"
 _VARIABLES = {setting.environment: setting.key for setting in SETTINGS}
 _SPARK_PREFIX = "spark.headgate."
@@ -124,10 +125,10 @@ def _leaves(table: Mapping[str, object], prefix: str, source: str) -> _Given:
 
 def _from_environment(environ: Mapping[str, str]) -> _Given:
     for variable, raw in environ.items():
-        if variable == _FILE_VARIABLE or not variable.startswith("HEADGATE_"):
+        if variable in {_FILE_VARIABLE, _STATE_VARIABLE} or not variable.startswith("HEADGATE_"):
             continue
         if variable not in _VARIABLES:
-            known = {**_VARIABLES, _FILE_VARIABLE: ""}
+            known = {**_VARIABLES, _FILE_VARIABLE: "", _STATE_VARIABLE: ""}
             raise ConfigError(f"unknown environment variable {variable}: {nearest(variable, known)}")
         yield _VARIABLES[variable], raw, f"environment {variable}"
 

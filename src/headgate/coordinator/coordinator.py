@@ -12,20 +12,18 @@ from __future__ import annotations
 
 import logging
 from enum import Enum
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, Self
 
 from headgate.coordinator.cause import Cause, Weight
 from headgate.coordinator.job import Job, JobStatus
-from headgate.coordinator.members import Member, Presence, readers_of
-from headgate.coordinator.port import ControlPort
-from headgate.errors import ConfigError, HeadgateError, RemoteProtocolError, RequestTimeout, TransportError
+from headgate.coordinator.members import Member, Presence, check_register, missing_error, readers_of
+from headgate.coordinator.port import ControlPort, refuse_plaintext
+from headgate.coordinator.watching import JobWatch
+from headgate.errors import HeadgateError, RemoteProtocolError, TransportError
 from headgate.net import Identity
 from headgate.net.loop import EpollLoop
 from headgate.net.sockets import SocketOptions, SocketTransport
 from headgate.net.watch import ConnectionOptions
-from headgate.observe.tracker import Tracker
-from headgate.version import __version__
 from headgate.worker.link import COORDINATOR
 from headgate.worker.messages import (
     Cancel,
@@ -35,6 +33,7 @@ from headgate.worker.messages import (
     PartitionConsumable,
     Register,
     Report,
+    Sampled,
     TaskStateChanged,
     Wire,
 )
@@ -48,14 +47,13 @@ if TYPE_CHECKING:
     from headgate.net import Address, Credentials, Timer
     from headgate.observe.progress import Progress
     from headgate.worker.link import ControlLink
-    from headgate.worker.messages import FromWorker, Partition
+    from headgate.worker.messages import FromWorker, Partition, Sample
 
 __all__ = ["Coordinator"]
 
 _log = logging.getLogger(__name__)
 
-_MAX_HOST: Final = 255  # characters
-_MAX_REASON: Final = 1000
+_MAX_REASON: Final = 1000  # characters
 
 
 class _State(Enum):
@@ -98,20 +96,20 @@ class Coordinator:
         goodbye_timeout_s: float = 5.0,
     ) -> None:
         self.plan = plan
-        self.job = Job(plan.job, plan.name, progress=self._progress, cancel=self.cancel)
         self._network = (plan.settings if settings is None else settings).network
         self._bind = (bind_host, port)
-        self._encrypted = credentials is not None
         self._registration_timeout_s = registration_timeout_s
         self._goodbye_timeout_s = goodbye_timeout_s
         identity = Identity(plan.job, attempt, COORDINATOR, secret, credentials)
         options = ConnectionOptions(self._network.handshake_timeout.ns, self._network.idle_timeout.ns)
-        self._refuse_plaintext()
+        if credentials is None and not self._network.insecure_plaintext:
+            refuse_plaintext(bind_host)
         self._transport = SocketTransport(EpollLoop(), SocketOptions(keepalive=self._network.keepalive))
         self._port = ControlPort(identity, self._transport, options, max_half_open=self._network.max_half_open)
         self._port.wanted = self._wanted
         self._port.on_proved = self._proved
-        self._tracker = Tracker(plan)
+        self._watch = JobWatch(plan, self._progress, call_soon=self._transport.call_soon, ask=self._ask)
+        self.job = Job(plan.job, plan.name, progress=self._progress, cancel=self.cancel, watch=self._watch)
         self._members = [Member(number) for number in range(plan.workers + plan.uses_driver)]
         self._state = _State.GATHERING
         self._cause = Cause()  # without an error in STOPPING: it was cancelled
@@ -173,14 +171,6 @@ class Coordinator:
 
     # Beginning and end, on the network thread.
 
-    def _refuse_plaintext(self) -> None:
-        host = self._bind[0]
-        if not (self._encrypted or self._network.insecure_plaintext or ip_address(host).is_loopback):
-            raise ConfigError(
-                f"the coordinator's address {host} can be reached from other machines, and it has no certificate: "
-                "give it one, or set network.insecure_plaintext if everyone on the way may read what is said"
-            )
-
     def _begin(self) -> Address:
         address = self._port.listen(*self._bind)
         self._call_in(self._registration_timeout_s, self._on_missing)
@@ -199,11 +189,7 @@ class Coordinator:
         self._timer = self._transport.call_at(self._transport.now_ns() + int(seconds * 1e9), function)
 
     def _on_missing(self) -> None:
-        missing = [one.number for one in self._members if one.presence is not Presence.REGISTERED]
-        names = ", ".join(map(str, missing[:20])) + (", ..." if len(missing) > 20 else "")
-        text = f"{len(missing)} of {len(self._members)} workers (number {names}) did not register"
-        limit = f"within {self._registration_timeout_s:g} s"
-        self._fail(RequestTimeout(f"job {self.plan.name!r}: {text} {limit}: did they start?"), Weight.OWN)
+        self._fail(missing_error(self._members, self.plan.name, self._registration_timeout_s), Weight.OWN)
 
     # Who is there.
 
@@ -220,14 +206,11 @@ class Coordinator:
             link.close()
 
     def _registered(self, member: Member, register: Register) -> None:
-        if register.headgate != __version__:
-            theirs = register.headgate[:40]
-            raise RemoteProtocolError(f"it has headgate {theirs!r}, the driver {__version__!r}: install the same")
-        if not 0 < len(register.host) <= _MAX_HOST or not 0 < register.port < 2**16:
-            raise RemoteProtocolError("it registers with an address that is none")
+        check_register(register)
         member.presence, member.register = Presence.REGISTERED, register
-        self._tracker.registered(member.number, register)
-        if all(one.presence is Presence.REGISTERED for one in self._members):
+        missing = sum(one.presence is not Presence.REGISTERED for one in self._members)
+        self._watch.registered(member.number, register, missing=missing)
+        if not missing:
             self._deploy()
         self.job.changed()
 
@@ -251,19 +234,22 @@ class Coordinator:
                 raise RemoteProtocolError(f"{type(message).__name__} before Register")
             self._registered(member, message)
             return
-        if isinstance(message, Register) or (member.presence is Presence.DONE and not isinstance(message, Report)):
+        last_words = isinstance(message, Report | Sampled)
+        if isinstance(message, Register) or (member.presence is Presence.DONE and not last_words):
             raise RemoteProtocolError(f"{type(message).__name__} from a worker that is {member.presence.name.lower()}")
         if self._state is _State.GATHERING and isinstance(message, PartitionConsumable | Done):
             raise RemoteProtocolError(f"{type(message).__name__} before Deploy")
         match message:
             case TaskStateChanged(vertex, subtask, state):
-                self._tracker.moved(member.number, vertex, subtask, state)
+                self._watch.moved(member.number, vertex, subtask, state)
                 self.job.changed()
             case PartitionConsumable(partition):
                 self._wire(member, partition)
             case Report():
-                self._tracker.report(member.number, message)
+                self._watch.tracker.report(member.number, message)
                 self.job.changed()
+            case Sampled():
+                self._watch.sampling.answered(member.number, message)
             case Failed():
                 error = message.error()
                 self._fail(error, Weight.of(error), but=member)
@@ -276,6 +262,7 @@ class Coordinator:
             self._timer.cancel()
         self._state = _State.RUNNING
         self._deployed_ns = self._transport.now_ns()
+        self._watch.begun()
         self.job.begin()
         for member in self._members:
             member.send(Deploy())
@@ -287,10 +274,19 @@ class Coordinator:
         if partition in self._consumable:
             return
         self._consumable.add(partition)
+        self._watch.log.consumable(len(self._consumable))
         assert member.register is not None, "only who has registered is listened to"
         wire = Wire(partition, member.number, member.register.host, member.register.port)
         for worker in readers:
             self._members[worker].send(wire)
+
+    def _ask(self, request: Sample) -> list[int]:
+        """Ask for samples; who was asked."""
+        running = self._state is _State.RUNNING
+        asked = [one for one in self._members if running and one.presence is Presence.REGISTERED]
+        for member in asked:
+            member.send(request)
+        return [one.number for one in asked]
 
     # How it ends.
 
@@ -300,11 +296,13 @@ class Coordinator:
         if cancelled or self._state is _State.OVER:
             _log.info("job %s, which is being stopped: %s", self.plan.name, error)
         elif self._cause.hear(error, weight):
+            self._watch.log.note(f"the job fails: {error}", "error")
             self.job.ending(error)
             self._stop(str(error), but=but)
 
     def _cancel(self, reason: str) -> None:
         if self._state in (_State.GATHERING, _State.RUNNING):
+            self._watch.log.note(f"the job is stopped: {reason}")
             self.job.ending(None)
             self._stop(reason)
 
@@ -335,15 +333,16 @@ class Coordinator:
         still = [one.number for one in self._members if one.here]
         if still and self._deployed_ns is not None and not self._closed:
             _log.warning("job %s: workers %s did not leave in time", self.plan.name, still)
+            self._watch.log.note(f"workers {still[:20]} did not leave in time", "warning")
         for member in self._members:
             if member.link is not None:
                 member.link.close()  # so that the worker leaves
-        if finished:
-            self.job.end(JobStatus.FINISHED)
-        else:
-            self.job.end(JobStatus.CANCELLED if self._cause.error is None else JobStatus.FAILED)
+        failed = self._cause.error is not None
+        status = JobStatus.FINISHED if finished else JobStatus.FAILED if failed else JobStatus.CANCELLED
+        self._watch.over(status)
+        self.job.end(status)
 
     def _progress(self) -> Progress:
         began_ns, over_ns = self._deployed_ns, self._over_ns
         until_ns = self._transport.now_ns() if over_ns is None else over_ns
-        return self._tracker.snapshot(self.job.status, 0.0 if began_ns is None else (until_ns - began_ns) / 1e9)
+        return self._watch.tracker.snapshot(self.job.status, 0.0 if began_ns is None else (until_ns - began_ns) / 1e9)

@@ -1,8 +1,10 @@
 """A job, as whoever started it sees it: its state, its figures, and how to wait for it or stop it.
 
-Every method is for any thread. The coordinator moves it on by `begin`, `changed`, `ending` and `end`.
+Every method is for any thread; those that wait not for callbacks. The coordinator moves it on by `begin`, `changed`,
+`ending` and `end`, and knows how to look at it (`watching`).
 
-Invariants: a job ends once; what it failed of is set before it ends; callbacks are called without a lock held.
+Invariants: a job ends once; what it failed of is set before it ends; callbacks are called without a lock held; what
+was known of it can still be looked at when it is over.
 """
 
 from __future__ import annotations
@@ -11,14 +13,19 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+from headgate.errors import HeadgateError
 from headgate.observe.status import JobStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headgate.errors import HeadgateError
+    from headgate.coordinator.watching import JobWatch
     from headgate.ids import JobId
+    from headgate.observe.diagnosis import Diagnosis
+    from headgate.observe.pressure import Pressure
     from headgate.observe.progress import Progress
+    from headgate.observe.timeline import Timeline
+    from headgate.observe.view import JobEvent, JobView
 
 __all__ = ["Job", "JobStatus"]
 
@@ -30,7 +37,7 @@ def _nothing() -> None:
 
 
 class Job:
-    """The handle of a job. Made by the coordinator; `cancel` and `progress` are how it asks that.
+    """The handle of a job. Made by the coordinator; `cancel`, `progress` and `watch` are how it asks that.
 
     >>> from headgate.ids import JobId
     >>> job = Job(JobId("1"), "word count", progress=lambda: None, cancel=lambda reason: job.end(JobStatus.CANCELLED))
@@ -45,12 +52,20 @@ class Job:
     """
 
     def __init__(
-        self, job: JobId, name: str, *, progress: Callable[[], Progress], cancel: Callable[[str], object]
+        self,
+        job: JobId,
+        name: str,
+        *,
+        progress: Callable[[], Progress],
+        cancel: Callable[[str], object],
+        watch: JobWatch | None = None,
     ) -> None:
         self.id = job
         self.name = name
         self._progress = progress
         self._cancel = cancel
+        self._seen_by = watch
+        self._calling: int | None = None  # the thread that calls callbacks at this moment
         self._changed = threading.Condition()
         self._status = JobStatus.CREATED
         self._exception: HeadgateError | None = None
@@ -78,6 +93,77 @@ class Job:
     def last_progress(self) -> Progress:
         """The figures of all its tasks, as last reported."""
         return self._progress()
+
+    @property
+    def events(self) -> tuple[JobEvent, ...]:
+        """What happened to it: the last few hundred events, the oldest first."""
+        return self._watch.events
+
+    def view(self, *, timeline: bool = False) -> JobView:
+        """All that is known of it now: graph, figures, events, settings, and what was last sampled and found out.
+
+        Also when it is over: then with the last figures. `view().to_json()` is what is kept of a job.
+
+        Args:
+            timeline: With its past, as far back as `metrics.history` goes.
+
+        >>> import headgate as hg
+        >>> env = hg.environment(local=True, parallelism=1)
+        >>> ended = env.from_collection(["to", "be"]).map(str.upper).for_each(lambda word: None)
+        >>> view = env.execute("words").view()
+        >>> view.progress.vertices[0].records_out, view.graph.vertices[0].operators
+        (0, ('collection', 'map(upper)', 'for_each'))
+        >>> view.events[-1].text
+        'the job has finished'
+        """
+        return self._watch.view(self._exception, timeline=timeline)
+
+    def timeline(self, *, seconds: float = 60.0, points: int = 300, vertex: int | None = None) -> Timeline:
+        """What its tasks did lately, in equal steps: busy, idle, back-pressured, records, queues.
+
+        Args:
+            seconds: How far back.
+            points: The most steps.
+            vertex: Of which vertex, with a line for each of its tasks. None: a line for each vertex.
+
+        Raises:
+            HeadgateError: no time, no steps, or no such vertex.
+        """
+        return self._watch.timeline(seconds=seconds, points=points, vertex=vertex)
+
+    def pressure(self, *, refresh: bool = False) -> Pressure:
+        """How much its tasks are held back, and where in the code they are: their stacks are sampled meanwhile (B1).
+
+        Takes `backpressure.samples` x `backpressure.delay`, which is 5 s, unless there is an answer that is younger
+        than `backpressure.refresh`. Nothing is sampled without being asked for. Of a job that is over: the last answer.
+
+        Args:
+            refresh: Sample now, however young the last answer is.
+
+        Raises:
+            HeadgateError: it has not begun, or is over and nobody had asked before; or no worker answers.
+        """
+        self._refuse_in_callback()
+        return self._watch.pressure(refresh=refresh)
+
+    def why(self, *, refresh: bool = False) -> Diagnosis:
+        """What holds the job back, why, and one thing to try. Samples as `pressure` does, where that is needed to tell.
+
+        Args:
+            refresh: If samples are needed, take them now.
+        """
+        self._refuse_in_callback()
+        return self._watch.why(refresh=refresh)
+
+    @property
+    def _watch(self) -> JobWatch:
+        if self._seen_by is None:
+            raise HeadgateError(f"{self!r} has nothing to look at: it has no coordinator")
+        return self._seen_by
+
+    def _refuse_in_callback(self) -> None:
+        if self._calling == threading.get_ident():
+            raise HeadgateError("a callback of `on_change` must not wait: ask from another thread")
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
         """Wait until the job is over; whether it is. Ctrl-C interrupts the wait, not the job.
@@ -143,11 +229,13 @@ class Job:
 
     def changed(self) -> None:
         """There is something new to see."""
+        self._calling = threading.get_ident()
         for callback in list(self._callbacks.values()):
             try:
                 callback(self)
             except Exception:  # noqa: BLE001 - one who looks must not end the job
                 _log.exception("%r failed: it was to be called when %r changes", callback, self)
+        self._calling = None
 
     def _move(self, status: JobStatus) -> None:
         with self._changed:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from headgate.errors import RemoteProtocolError
+from headgate.errors import RemoteProtocolError, RequestTimeout
+from headgate.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headgate.graph.plan import Plan
     from headgate.worker.link import ControlLink
     from headgate.worker.messages import FromCoordinator, Partition, Register
 
-__all__ = ["Member", "Presence", "readers_of"]
+__all__ = ["Member", "Presence", "check_register", "missing_error", "readers_of"]
+
+_MAX_HOST: Final = 255  # characters
 
 
 class Presence(Enum):
@@ -59,6 +64,36 @@ class Member:
         """Tell it something, if it is there."""
         if self.here and self.link is not None:
             self.link.send(message)
+
+
+def check_register(register: Register) -> None:
+    """Refuse a worker that cannot take part.
+
+    >>> from headgate.worker.messages import Register
+    >>> check_register(Register("127.0.0.1", 7077, 4711, "0.0.1"))
+    Traceback (most recent call last):
+    headgate.errors.RemoteProtocolError: it has headgate '0.0.1', the driver ...: install the same
+
+    Raises:
+        RemoteProtocolError: it has another headgate, or an address that is none.
+    """
+    if register.headgate != __version__:
+        theirs = register.headgate[:40]
+        raise RemoteProtocolError(f"it has headgate {theirs!r}, the driver {__version__!r}: install the same")
+    if not 0 < len(register.host) <= _MAX_HOST or not 0 < register.port < 2**16:
+        raise RemoteProtocolError("it registers with an address that is none")
+
+
+def missing_error(members: Sequence[Member], job: str, limit_s: float) -> RequestTimeout:
+    """What a job fails of whose workers have not come in time.
+
+    >>> missing_error([Member(0)], "etl", 60.0)
+    RequestTimeout("job 'etl': 1 of 1 workers (number 0) did not register within 60 s: did they start?")
+    """
+    missing = [one.number for one in members if one.presence is not Presence.REGISTERED]
+    names = ", ".join(map(str, missing[:20])) + (", ..." if len(missing) > 20 else "")
+    text = f"{len(missing)} of {len(members)} workers (number {names}) did not register within {limit_s:g} s"
+    return RequestTimeout(f"job {job!r}: {text}: did they start?")
 
 
 def readers_of(plan: Plan, partition: Partition, worker: int) -> list[int]:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import logging
 import secrets
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from headgate.errors import AuthError, HeadgateError, RemoteProtocolError
+from headgate.errors import AuthError, ConfigError, HeadgateError, RemoteProtocolError
 from headgate.net.certificates import server_context
 from headgate.net.tls import TlsStream
 from headgate.wire.handshake import NONCE_BYTES, ServerHandshake
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from headgate.net import Address, Identity, Listener, Stream, Transport
     from headgate.net.watch import ConnectionOptions
 
-__all__ = ["ControlPort"]
+__all__ = ["ControlPort", "refuse_plaintext"]
 
 _log = logging.getLogger(__name__)
 
@@ -124,6 +125,24 @@ class ControlPort:
         self.refused += 1
         level = logging.WARNING if isinstance(error, AuthError | RemoteProtocolError) else logging.INFO
         _log.log(level, "%s: refused: %s", link.address, error)
+
+
+def refuse_plaintext(host: str) -> None:
+    """Raise, if an address without a certificate can be reached from elsewhere.
+
+    >>> refuse_plaintext("127.0.0.1")
+    >>> refuse_plaintext("0.0.0.0")
+    Traceback (most recent call last):
+    headgate.errors.ConfigError: the coordinator's address 0.0.0.0 can be reached from other machines, and ...
+
+    Raises:
+        ConfigError: it can.
+    """
+    if not ip_address(host).is_loopback:
+        raise ConfigError(
+            f"the coordinator's address {host} can be reached from other machines, and it has no certificate: "
+            "give it one, or set network.insecure_plaintext if everyone on the way may read what is said"
+        )
 
 
 def _ignore(_: object) -> None: ...

@@ -109,6 +109,11 @@ class Polled(Protocol):
         ...
 
     @property
+    def readable(self) -> int:
+        """Buffers that could be polled; without the lock, it was true a moment ago."""
+        ...
+
+    @property
     def announced(self) -> bool:
         """Whether there is more: it stays in the gate's queue, and will not call `available_locked`."""
         ...

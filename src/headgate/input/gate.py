@@ -180,6 +180,15 @@ class InputGate(Gate):
         """Whether the reader sleeps: then nobody but whoever makes credit will hurry it."""
         return (self if self._union is None else self._union).has_sleeper
 
+    def waiting(self) -> tuple[int, int]:
+        """Buffers that can be read, and those that wait at the producers; without the lock, true a moment ago."""
+        readable = [channel.polled for channel in self._queue.copy()]  # in one step: others add to it
+        connected = [channel.polled for channel in self.channels]
+        return (
+            sum([polled.readable for polled in readable if polled is not None]),
+            sum([polled.backlog for polled in connected if polled is not None]),
+        )
+
     def statistics(self) -> GateStatistics:
         """The gate at this moment."""
         with self.lock:

@@ -71,7 +71,8 @@ class RecordReader(Generic[T]):
         self.channel = -1
         """The channel of what was read last."""
         self.records_in = Counter()
-        self.bytes_in = Counter()
+        self.bytes_in = [0] * gate.channel_count
+        """Of the buffers that were read, by channel."""
         self.buffers_in = Counter()
         self._serializers = list(serializer)
         self._where = [f"gate {gate.name}, channel {index}" for index in range(gate.channel_count)]
@@ -109,7 +110,7 @@ class RecordReader(Generic[T]):
 
     def statistics(self) -> ReaderStatistics:
         """What was read so far."""
-        return ReaderStatistics(self.records_in.value, self.bytes_in.value, self.buffers_in.value)
+        return ReaderStatistics(self.records_in.value, sum(self.bytes_in), self.buffers_in.value)
 
     def _next(
         self, timeout_s: float | None, *, wait: bool, before_wait: Callable[[], object] | None
@@ -135,7 +136,7 @@ class RecordReader(Generic[T]):
                     return self._on_event(data.event)
                 self._data = data
                 self.buffers_in.value += 1
-                self.bytes_in.value += len(data.memory)
+                self.bytes_in[data.channel] += len(data.memory)
                 self._spanning[data.channel].feed(data.memory, data.offset)
             spanning = self._spanning[self.channel]
             found = spanning.next()

@@ -155,6 +155,11 @@ class RemoteChannel:
         return self, self._due_locked()
 
     @property
+    def readable(self) -> int:
+        """Buffers that have arrived and were not read yet; without the lock."""
+        return len(self._arrived)
+
+    @property
     def announced(self) -> bool:
         """Whether there is something to poll."""
         return bool(self._arrived) or self._failure is not None

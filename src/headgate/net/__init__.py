@@ -9,7 +9,7 @@
 from headgate.net.certificates import Authority, Credentials
 from headgate.net.network import Identity, Network, NetworkStatistics
 from headgate.net.owner import ConnectionStatistics
-from headgate.net.stream import Address, Listener, Stream, StreamHandler, Timer, Transport
+from headgate.net.stream import Address, Listener, PathStatistics, Stream, StreamHandler, Timer, Transport
 
 __all__ = [
     "Address",
@@ -20,6 +20,7 @@ __all__ = [
     "Listener",
     "Network",
     "NetworkStatistics",
+    "PathStatistics",
     "Stream",
     "StreamHandler",
     "Timer",

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headgate.input import RemoteChannel
-    from headgate.net.stream import Stream, Transport
+    from headgate.net.stream import PathStatistics, Stream, Transport
     from headgate.sync import Wake
     from headgate.wire.handshake import Handshake
 
@@ -88,8 +88,9 @@ class Connection:
         self._owner = owner
         self._ended = ended
         self._certified = certified  # the worker that the peer's certificate names, if it has one
-        marks = (_HIGH_SEGMENTS, _LOW_SEGMENTS, _GATHER_SEGMENTS)
-        self._outbox = Outbox(*[segments * exchange.segment_size for segments in marks])
+        size = exchange.segment_size
+        marks = (_HIGH_SEGMENTS * size, _LOW_SEGMENTS * size, _GATHER_SEGMENTS * size)
+        self._outbox = Outbox(*marks, now_ns=transport.now_ns)
         self._scheduled = False  # `flush` will be called
         self._hurried = False  # and that at once
         self._watch = Watch(self, self.pump, self._outbox, transport, options, must_be_read=exchange.credited)
@@ -123,7 +124,7 @@ class Connection:
 
     def writable(self) -> None:
         """The stream takes bytes again."""
-        self._outbox.blocked = False
+        self._outbox.unblock()
         self.flush()
 
     def lost(self, error: Exception | None) -> None:
@@ -390,4 +391,10 @@ class Connection:
             state=self.state,
             waiting_bytes=self._outbox.waiting_bytes,
             traffic=self.pump.statistics_locked(),
+            written_bytes=self._outbox.written_bytes,
+            blocked_ns=self._outbox.blocked_ns,
         )
+
+    def path(self) -> PathStatistics:
+        """What the system says of the way to the peer; from any thread, and not under the exchange lock."""
+        return self._stream.path()

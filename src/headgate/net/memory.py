@@ -15,7 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from headgate.errors import InvariantViolated, TransportError
-from headgate.net.stream import Address
+from headgate.net.stream import Address, PathStatistics
 from headgate.net.timers import Timers
 
 if TYPE_CHECKING:
@@ -142,6 +142,10 @@ class MemoryStream:
         other = self._other
         if other._state is _State.OPEN:
             other._end(TransportError("the connection broke: reset by the peer", peer=other._peer))
+
+    def path(self) -> PathStatistics:
+        """See `Stream`: there is no system in between."""
+        return PathStatistics()
 
     def _deliver_soon(self) -> None:
         due = (self._inbox or self._ended) and self._handler is not None and not self._paused

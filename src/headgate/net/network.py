@@ -7,7 +7,7 @@ every connection and the thread.
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
@@ -157,7 +157,8 @@ class Network:
     def statistics(self) -> NetworkStatistics:
         """The connections at this moment."""
         with self._lock:
-            connections = tuple(one.statistics_locked() for one in list(self.connections))
+            found = [(one, one.statistics_locked()) for one in self.connections]
+        connections = tuple(replace(statistics, path=one.path()) for one, statistics in found)  # that asks the system
         return NetworkStatistics(self.address, connections, self._server.half_open, self._server.refused)
 
     # How connections are made.

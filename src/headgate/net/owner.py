@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from headgate.net.stream import PathStatistics
+
 if TYPE_CHECKING:
     from headgate.errors import HeadgateError
     from headgate.net.connection import Connection
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
     from headgate.wire.states import ConnectionState
 
 __all__ = ["ConnectionOwner", "ConnectionStatistics"]
+
+_NOTHING_SAID = PathStatistics()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,9 @@ class ConnectionStatistics:
     state: ConnectionState
     waiting_bytes: int  # taken from partitions and not yet written
     traffic: PumpStatistics
+    written_bytes: int = 0  # all that the stream has taken
+    blocked_ns: int = 0  # for how long it has taken nothing
+    path: PathStatistics = _NOTHING_SAID
 
 
 class ConnectionOwner(Protocol):

@@ -17,9 +17,11 @@ import logging
 import os
 import socket
 import struct
+import sys
 from typing import TYPE_CHECKING, Final
 
 from headgate.errors import TransportError
+from headgate.net.stream import PathStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,6 +42,9 @@ MAX_LINGERING: Final = 64
 """Most sockets of one transport that linger; with one more, the oldest is reset."""
 
 _IOV_MAX = os.sysconf("SC_IOV_MAX") if hasattr(os, "sysconf") else 16  # 16: what POSIX promises
+_TCP_INFO_BYTES: Final = 256  # more than there is: the kernel says how much it gives
+_ROUND_TRIP: Final = 68  # where Linux has the smoothed round trip in it, in microseconds,
+_UNSENT: Final = 144  # and what waits to be sent; since Linux 4.6
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, for no time: close by a reset
 
 _log = logging.getLogger(__name__)
@@ -159,6 +164,17 @@ class SocketStream:
         elif self._state is not _State.OVER:
             self._end(self._error)
             _reset(self._socket)
+
+    def path(self) -> PathStatistics:
+        """See `Stream`. A socket that is being closed by the network thread meanwhile has nothing to say."""
+        if sys.platform != "linux":
+            return PathStatistics()
+        try:
+            info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        except OSError:  # closed, or not TCP
+            return PathStatistics()
+        found = [struct.unpack_from("I", info, at)[0] if len(info) >= at + 4 else -1 for at in (_ROUND_TRIP, _UNSENT)]
+        return PathStatistics(*found)
 
     def _watch(self) -> None:
         if self._state is _State.OPEN and self._handler is not None:

@@ -1,7 +1,8 @@
 """What a connection needs of the world: a stream of bytes to one peer, a clock with timers, and a way to get streams.
 
 Sockets under an event loop are one such world (`sockets`), an in-process pipe another (`memory`), the simulator a
-third. Everything here is called on one thread, the network thread, except `call_soon`, which any thread may call.
+third. Everything here is called on one thread, the network thread, except `call_soon` and `path`, which any thread may
+call.
 
 Invariants: after `start` a handler hears `lost` exactly once, last, and never from inside a call of its own to the
 stream; a view given to `received` is valid during that call only.
@@ -9,12 +10,13 @@ stream; a view given to `received` is valid during that call only.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Address", "Listener", "Stream", "StreamHandler", "Timer", "Transport"]
+__all__ = ["Address", "Listener", "PathStatistics", "Stream", "StreamHandler", "Timer", "Transport"]
 
 
 class Address(NamedTuple):
@@ -29,6 +31,18 @@ class Address(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class PathStatistics:
+    """What the system knows of the way to a peer; -1: it does not say.
+
+    >>> PathStatistics(round_trip_us=80).unsent_bytes
+    -1
+    """
+
+    round_trip_us: int = -1
+    unsent_bytes: int = -1  # that it has taken and not put on the network yet
 
 
 class StreamHandler(Protocol):
@@ -80,6 +94,10 @@ class Stream(Protocol):
 
     def abort(self) -> None:
         """End at once; `lost` follows. May be repeated."""
+        ...
+
+    def path(self) -> PathStatistics:
+        """What the system says of the way to the peer; from any thread."""
         ...
 
 

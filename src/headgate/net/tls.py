@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from headgate.errors import AuthError, LocalProtocolError, TransportError
 from headgate.net.certificates import explained, worker_name, worker_of
-from headgate.net.stream import Stream, StreamHandler
+from headgate.net.stream import PathStatistics, Stream, StreamHandler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -178,6 +178,10 @@ class TlsStream(Stream, StreamHandler):
             if self._state in (_State.NEW, _State.HANDSHAKE, _State.OPEN, _State.CLOSING):
                 self._state = _State.CLOSED
             self._lower.abort()
+
+    def path(self) -> PathStatistics:
+        """See `Stream`: that of the lower stream."""
+        return self._lower.path()
 
     # What the lower stream calls.
 

@@ -5,6 +5,8 @@ plain data. Nothing here talks to a worker.
 """
 
 from headgate.observe.diagnosis import Cause, Diagnosis
+from headgate.observe.edges import EdgeProgress, edge_progress
+from headgate.observe.flame import Flame, Flames, flames_of
 from headgate.observe.graph import EdgeView, GraphView, VertexView, graph_view
 from headgate.observe.pressure import (
     Pressure,
@@ -13,6 +15,7 @@ from headgate.observe.pressure import (
     SubtaskPressure,
     VertexPressure,
     level_of,
+    pressure_of,
 )
 from headgate.observe.progress import (
     ChannelProgress,
@@ -34,7 +37,10 @@ __all__ = [
     "ChannelProgress",
     "ConnectionProgress",
     "Diagnosis",
+    "EdgeProgress",
     "EdgeView",
+    "Flame",
+    "Flames",
     "GraphView",
     "HotKey",
     "JobEvent",
@@ -56,6 +62,9 @@ __all__ = [
     "VertexView",
     "Watched",
     "WorkerProgress",
+    "edge_progress",
+    "flames_of",
     "graph_view",
     "level_of",
+    "pressure_of",
 ]

@@ -28,7 +28,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """Why a pipeline is as fast as it is.
+    """Why a pipeline is as fast as it is; `print` shows it as text.
 
     >>> found = Diagnosis(cause=Cause.CPU, vertex=1, operator="map(slow)", subtask=3, summary="map(slow) is busy")
     >>> found.cause, found.location
@@ -53,3 +53,9 @@ class Diagnosis:
         """The place in words."""
         where = self.operator or ("the job" if self.vertex is None else f"vertex {self.vertex}")
         return where if self.subtask is None else f"{where}, subtask {self.subtask}"
+
+    def __str__(self) -> str:
+        """All of it, as lines of plain text for a terminal."""
+        from headgate.observe.why_text import render  # noqa: PLC0415 - only who prints it pays for it
+
+        return render(self)

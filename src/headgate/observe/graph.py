@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headgate.graph.plan import Plan
+    from collections.abc import Set as AbstractSet
+
+    from headgate.graph.plan import Plan, Vertex
 
 __all__ = ["EdgeView", "GraphView", "VertexView", "graph_view"]
 
@@ -25,6 +27,7 @@ class VertexView:
     operators: tuple[str, ...]  # the head first
     source: bool = False  # it reads from outside the job
     sink: bool = False  # nobody reads from it
+    ends: tuple[str, ...] = ()  # of its operators, those whose output nobody reads
     in_driver: bool = False
     workers: tuple[int, ...] = ()  # of each subtask
 
@@ -66,6 +69,7 @@ def graph_view(plan: Plan) -> GraphView:
     True
     """
     read = {one.producer for one in plan.exchanges}
+    left = {(one.producer, one.operator) for one in plan.exchanges}  # operators that write to an exchange
     return GraphView(
         vertices=tuple(
             VertexView(
@@ -75,6 +79,7 @@ def graph_view(plan: Plan) -> GraphView:
                 operators=tuple(operator.name for operator in one.operators),
                 source=one.inputs == 0,
                 sink=one.id not in read,
+                ends=_ends(one, left),
                 in_driver=one.in_driver,
                 workers=tuple(one.workers(plan)),
             )
@@ -84,4 +89,13 @@ def graph_view(plan: Plan) -> GraphView:
             EdgeView(id=one.id, producer=one.producer, consumer=one.consumer, ship=str(one.ship.kind), tag=one.tag)
             for one in plan.exchanges
         ),
+    )
+
+
+def _ends(vertex: Vertex, left: AbstractSet[tuple[int, int]]) -> tuple[str, ...]:
+    read = {operator.reads for operator in vertex.operators}
+    return tuple(
+        operator.name
+        for position, operator in enumerate(vertex.operators)
+        if position not in read and (vertex.id, position) not in left
     )

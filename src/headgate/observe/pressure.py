@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-__all__ = ["Pressure", "PressureLevel", "Stack", "SubtaskPressure", "VertexPressure", "level_of"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headgate.worker.messages import Sampled, SubtaskSamples
+
+__all__ = ["Pressure", "PressureLevel", "Stack", "SubtaskPressure", "VertexPressure", "level_of", "pressure_of"]
 
 _OK: Final = 0.10
 _LOW: Final = 0.5
@@ -95,3 +100,46 @@ class Pressure:
     samples: int
     delay_ms: int
     vertices: tuple[VertexPressure, ...]
+
+
+def pressure_of(answers: Iterable[Sampled], *, at_ms: int, samples: int, delay_ms: int) -> Pressure:
+    """What workers have answered in one round, put together; tasks of which nothing was seen are left out.
+
+    >>> from headgate.worker.messages import Sampled, SubtaskSamples
+    >>> held_back = SubtaskSamples(vertex=0, subtask=1, taken=100, idle=0, back_pressured=60, stacks=[])
+    >>> pressure_of([Sampled(1, [held_back])], at_ms=0, samples=100, delay_ms=50).vertices[0].level
+    <PressureLevel.HIGH: 'high'>
+    """
+    found: dict[int, list[SubtaskPressure]] = {}
+    for answer in answers:
+        for one in answer.subtasks:
+            if one.taken:
+                found.setdefault(one.vertex, []).append(_subtask_pressure(one))
+    vertices = []
+    for vertex, subtasks in sorted(found.items()):
+        ratio = max(one.ratio for one in subtasks)
+        ranked = tuple(sorted(subtasks, key=lambda one: one.subtask))
+        vertices.append(VertexPressure(vertex=vertex, ratio=ratio, level=level_of(ratio), subtasks=ranked))
+    return Pressure(at_ms=at_ms, samples=samples, delay_ms=delay_ms, vertices=tuple(vertices))
+
+
+def _subtask_pressure(samples: SubtaskSamples) -> SubtaskPressure:
+    ratio = samples.back_pressured / samples.taken
+    stacks = [
+        Stack(
+            operator=one.operator,
+            frames=tuple(one.frames),
+            count=one.count,
+            idle=one.idle,
+            back_pressured=one.back_pressured,
+        )
+        for one in samples.stacks
+    ]
+    return SubtaskPressure(
+        subtask=samples.subtask,
+        taken=samples.taken,
+        ratio=ratio,
+        idle=samples.idle / samples.taken,
+        level=level_of(ratio),
+        stacks=tuple(sorted(stacks, key=lambda one: -one.count)),
+    )

@@ -160,6 +160,7 @@ class ConnectionProgress:
     waiting_bytes: int = 0  # taken from partitions and not yet written
     blocked: float = 0.0  # share of the time in which the socket took nothing
     round_trip_ms: float | None = None  # as the system measures it; None: it does not say
+    unsent_bytes: int | None = None  # that the system has taken and not put on the network yet; likewise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

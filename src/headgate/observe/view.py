@@ -12,6 +12,7 @@ import msgspec
 
 from headgate.errors import HeadgateError
 from headgate.observe.diagnosis import Diagnosis  # noqa: TC001 - fields' types, which `from_json` looks up
+from headgate.observe.edges import EdgeProgress  # noqa: TC001
 from headgate.observe.graph import GraphView  # noqa: TC001
 from headgate.observe.pressure import Pressure  # noqa: TC001
 from headgate.observe.progress import Progress  # noqa: TC001
@@ -63,6 +64,7 @@ class JobView:
     at_ms: int  # by the driver's clock
     graph: GraphView
     progress: Progress
+    edges: tuple[EdgeProgress, ...] = ()  # sums over channels, for views that leave out subtasks
     timeline: Timeline | None = None  # of the whole ring, where it was asked for
     events: tuple[JobEvent, ...] = ()  # the last ones
     settings: tuple[SettingView, ...] = ()

@@ -1,9 +1,11 @@
 """From an operator's output to the queue its reader takes buffers from.
 
 `selector` chooses the channel, `writer` collects, serializes and appends, `partition` hands out buffers and keeps
-one queue (`pipelined`) per reader, `registry` lets readers find it. `columns` does the first two for Arrow.
+one queue (`pipelined`) per reader, `registry` lets readers find it. `columns` does the first two for Arrow, `hot_keys`
+looks for keys that many records have.
 """
 
+from headgate.output.hot_keys import HotKeys, KeyShare
 from headgate.output.partition import PartitionStatistics, PartitionType, ResultPartition
 from headgate.output.pipelined import (
     PipelinedSubpartition,
@@ -33,6 +35,8 @@ __all__ = [
     "Forward",
     "Global",
     "Hash",
+    "HotKeys",
+    "KeyShare",
     "PartitionRegistry",
     "PartitionStatistics",
     "PartitionType",

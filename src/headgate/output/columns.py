@@ -7,6 +7,7 @@ Other selectors send each batch as a whole.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,9 @@ from headgate.record.key_columns import hash_columns
 from headgate.record.keys import group_channels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
+
+    from headgate.output.hot_keys import HotKeys
 
 __all__ = ["ColumnWriter", "HashColumns"]
 
@@ -41,6 +44,10 @@ class HashColumns(Selector["pa.RecordBatch"]):
         self._columns = list(columns)
         self._groups = max_parallelism
         self._channel_of = np.zeros(max_parallelism, np.uint16)
+
+    def watch_keys(self, hot: HotKeys) -> None:
+        """See `Selector`."""
+        self._hot = hot
 
     def connect(self, channels: int) -> None:
         """Lay out the key groups over the channels."""
@@ -64,6 +71,9 @@ class HashColumns(Selector["pa.RecordBatch"]):
             raise SelectorError(
                 f"cannot partition by {self._columns}: the batch has the columns {batch.schema.names}"
             ) from error
+        hot = self._hot
+        if hot is not None and hot.passes(batch.num_rows):
+            hot.take(batch.num_rows, partial(_keys_of_rows, keys))
         channels = self._channel_of[hash_columns(keys) % self._groups]
         counts = np.bincount(channels, minlength=self.channels)
         used = np.flatnonzero(counts)
@@ -75,6 +85,12 @@ class HashColumns(Selector["pa.RecordBatch"]):
             (channel, ordered.slice(int(ends[channel] - counts[channel]), int(counts[channel])))
             for channel in used.tolist()
         ]
+
+
+def _keys_of_rows(columns: list[pa.Array], rows: slice) -> list[Hashable]:
+    """The keys of some rows as Python's values: of one column, or tuples of several."""
+    values: list[list[Hashable]] = [column[rows].to_pylist() for column in columns]
+    return values[0] if len(values) == 1 else list(zip(*values, strict=True))
 
 
 class ColumnWriter(RecordWriter["pa.RecordBatch"]):

@@ -166,6 +166,11 @@ class PipelinedSubpartition:
         return marker < 0 or (self._flushed and marker > last.position)
 
     @property
+    def readable(self) -> int:
+        """Data buffers that a reader could have; without the lock, it was true a moment ago."""
+        return self.backlog if self.announced else 0
+
+    @property
     def next_is_event(self) -> bool:
         """Whether a poll gives an event, or an error: what needs no buffer at the reader."""
         for reader in self._queue:

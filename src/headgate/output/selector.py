@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from typing import Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from headgate.errors import SelectorError
 from headgate.record.keys import group_channels, hasher_of, stable_hash
+
+if TYPE_CHECKING:
+    from headgate.output.hot_keys import HotKeys, KeyShare
 
 __all__ = [
     "Below",
@@ -51,6 +54,15 @@ class Selector(ABC, Generic[T]):
     """Whether every record goes to every channel; the writer then has one lane for all."""
 
     channels: int = 0
+
+    _hot: HotKeys | None = None
+
+    def watch_keys(self, hot: HotKeys) -> None:
+        """Let hot keys be looked for in the batches from now on; a selector without keys does not."""
+
+    def hot_keys(self) -> list[KeyShare]:
+        """The keys that many records have, as far as they are looked for; from any thread."""
+        return [] if self._hot is None else self._hot.shares()
 
     def connect(self, channels: int) -> None:
         """Called once by the writer: how many channels there are."""
@@ -202,6 +214,10 @@ class Hash(Selector[T]):
         self._channel_of: list[int] = []
         self._known: dict[Hashable, int] = {}  # where the first keys of `split` went: a look-up is half of a hash
 
+    def watch_keys(self, hot: HotKeys) -> None:
+        """See `Selector`; single records, that do not come in batches, are not looked at."""
+        self._hot = hot
+
     def connect(self, channels: int) -> None:
         """Lay out the key groups over the channels."""
         super().connect(channels)
@@ -244,6 +260,9 @@ class Hash(Selector[T]):
         keys = list(map(self._key, values))
         if len(keys) != len(values):
             raise SelectorError("the key function raised StopIteration: `next` without a default, perhaps")
+        hot = self._hot
+        if hot is not None and hot.passes(len(keys)):
+            hot.take(len(keys), keys.__getitem__)
         kinds = set(map(type, keys))
         if len(kinds) != 1:
             return [channel_of[stable_hash(key) % groups] for key in keys]

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from headgate.buffer import Buffer
+    from headgate.output.hot_keys import KeyShare
     from headgate.output.partition import PartitionStatistics, ResultPartition
     from headgate.output.selector import Below, Selector
     from headgate.record.serializer import Encoded, Serializer
@@ -259,6 +260,10 @@ class RecordWriter(Generic[T]):
     def statistics(self) -> WriterStatistics:
         """What was written so far."""
         return WriterStatistics(records_out=self.records_out.value, partition=self.partition.statistics())
+
+    def hot_keys(self) -> list[KeyShare]:
+        """The keys that many records have, the hottest first; from any thread. Empty where there are no keys."""
+        return self._selector.hot_keys()
 
     # Under the mutex.
 

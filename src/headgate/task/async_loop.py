@@ -63,6 +63,16 @@ class CoroutineLoop:
             self._thread.join()
             raise
 
+    @property
+    def ident(self) -> int | None:
+        """The identity of its thread, while that runs; for any thread."""
+        return self._thread.ident if self._thread.is_alive() else None
+
+    def waiting(self) -> Any:
+        """One of the coroutines that have not ended, or None; for any thread."""
+        some = list(self._tasks)  # in one step: the loop's thread adds and discards
+        return some[0].get_coro() if some else None
+
     def submit(self, calls: Sequence[Call]) -> None:
         """Start calls, all together."""
         self._loop.call_soon_threadsafe(self._start, calls)

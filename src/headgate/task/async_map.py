@@ -209,6 +209,11 @@ class MapAsync(FunctionOperator):
             loop.open(self._open_function)
         self._loop = loop
 
+    @property
+    def coroutines(self) -> CoroutineLoop | None:
+        """What runs the coroutines, while it does; for any thread that looks."""
+        return self._loop
+
     def _open_function(self) -> Any:
         if isinstance(self.function, Function):
             return self.function.open(RuntimeContext(self.place))

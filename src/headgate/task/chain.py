@@ -18,11 +18,16 @@ from headgate.task.operator import MAX_WATERMARK_MS, Operator, Times, Values
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headgate.record.element import Element, Event
+    from headgate.record.element import Element, Event, LatencyMarker
 
 __all__ = ["Chain", "Link", "Writer"]
 
 _USERS = (SelectorError, SerializationError, UnstableKey)  # what an exchange refuses is the user's to mend
+
+
+def _is_users(error: BaseException) -> bool:
+    """Whether an error of an exchange comes from the user's code, or is the user's to mend."""
+    return isinstance(error, _USERS) or not isinstance(error, HeadgateError)
 
 
 class Writer(Protocol):
@@ -87,7 +92,7 @@ class Link:
             try:
                 emit(values, times)
             except BaseException as error:
-                if isinstance(error, HeadgateError) and not isinstance(error, _USERS):
+                if not _is_users(error):
                     raise
                 raise operator.blamed(error) from error
 
@@ -135,6 +140,16 @@ class Link:
             operator.status(active=active)
         for writer in self._writers:
             writer.emit_element(StreamStatus(active=active))
+
+    def mark(self, marker: LatencyMarker) -> None:
+        """Write a latency marker to every exchange, behind what was emitted; operators do not see it."""
+        for writer in self._writers:
+            try:
+                writer.emit_element(marker)
+            except BaseException as error:  # of records that wait in the writer
+                if not _is_users(error):
+                    raise
+                raise self.operator.blamed(error) from error
 
 
 class Chain:
@@ -189,6 +204,11 @@ class Chain:
             at_ms = operator.next_timer_ms()
             if at_ms is not None and at_ms <= now_ms:
                 operator.on_timers(now_ms)
+
+    def mark(self, marker: LatencyMarker) -> None:
+        """Let a latency marker leave by every exchange, past all operators."""
+        for link in self.links:
+            link.mark(marker)
 
     def finish(self, *, watermark: bool) -> None:
         """All input has ended; unless it came with the input, the last watermark goes through first."""

@@ -1,14 +1,16 @@
 """What a task's thread does all its life: take input, push it through the chain, wait, end.
 
 `InputLoop` reads a gate, `SourceLoop` a source. Both run on the task's only thread; `interrupt` and `cancel` come from
-others. A loop ends when its input has ended; the task then finishes the chain.
+others, and anybody asks for `latencies`. A loop ends when its input has ended; the task then finishes the chain.
 
 Invariants: the chain sees the least watermark of all channels, and it never falls; before the loop sleeps, operators
-and writers have given out what they hold; timers of processing time run between batches and never inside one.
+and writers have given out what they hold; timers of processing time run between batches and never inside one; a source
+sends latency markers before a batch and while it waits, so that they queue as its records do, and none after its end.
 """
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,8 +18,10 @@ from headgate.config import FlushMode
 from headgate.errors import Cancelled, SerializationError
 from headgate.input.align import WatermarkMerge
 from headgate.meters import TaskState
-from headgate.record.element import Batch, EndOfPartition, Record, StreamStatus, Watermark
+from headgate.record.element import Batch, EndOfPartition, LatencyMarker, Record, StreamStatus, Watermark
+from headgate.task.latency import Latencies, LatencyStatistics, Markers
 from headgate.task.operator import MAX_WATERMARK_MS
+from headgate.task.portions import Portions
 from headgate.task.source import Wait
 
 if TYPE_CHECKING:
@@ -32,6 +36,8 @@ if TYPE_CHECKING:
     from headgate.task.operator import Operator, Place
     from headgate.task.source import Source
 
+    Now = Callable[[], int]
+
 __all__ = ["InputLoop", "Loop", "SourceLoop"]
 
 _LONGEST_NAP_S = 3600.0
@@ -43,6 +49,10 @@ class Loop(Protocol):
     @property
     def records_in(self) -> int:
         """How many records it has taken."""
+        ...
+
+    def latencies(self) -> list[LatencyStatistics]:
+        """How long latency markers took to this task; from any thread."""
         ...
 
     def run(self) -> None:
@@ -61,11 +71,17 @@ class Loop(Protocol):
 class _Waking:
     """What both loops share: timers, wake-ups, and what happens before they sleep."""
 
-    def __init__(self, chain: Chain, writers: Sequence[RecordWriter[Any]], wall_ms: Callable[[], int]) -> None:
+    def __init__(self, chain: Chain, writers: Sequence[RecordWriter[Any]], wall_ms: Now, wall_ns: Now) -> None:
         self._chain = chain
         self._wall_ms = wall_ms
+        self._latencies = Latencies(wall_ns)
         self._flushed = [one for one in writers if one.buffer_timeout.mode is FlushMode.AUTO]
         self._called = False  # somebody wants `on_wake`
+        self._cancelled = False
+
+    def latencies(self) -> list[LatencyStatistics]:
+        """See `Loop`: nothing comes to a source."""
+        return self._latencies.statistics()
 
     def _before_wait(self) -> None:
         self._chain.flush()
@@ -81,6 +97,15 @@ class _Waking:
         if at_ms is not None and (now_ms := self._wall_ms()) >= at_ms:
             self._chain.run_timers(now_ms)
 
+    def _between(self) -> None:
+        """Between two portions of a batch."""
+        self._refuse_if_cancelled()
+        self._run_due()
+
+    def _refuse_if_cancelled(self) -> None:
+        if self._cancelled:
+            raise Cancelled("the job was cancelled")
+
     def _until_timer_s(self) -> float | None:
         at_ms = self._chain.next_timer_ms()
         return None if at_ms is None else max(0.0, (at_ms - self._wall_ms()) / 1000)
@@ -88,6 +113,8 @@ class _Waking:
 
 class InputLoop(_Waking):
     """Reads the channels of a task's gate; `inputs` says for each whether it belongs to input 0 or 1.
+
+    Batches are handed on as `portions` says, whole if it says nothing.
 
     >>> from headgate.record import StrSerializer
     >>> from headgate.task.basic import Map
@@ -107,13 +134,17 @@ class InputLoop(_Waking):
         inputs: Sequence[int],
         chain: Chain,
         writers: Sequence[RecordWriter[Any]],
-        wall_ms: Callable[[], int],
+        wall_ms: Now,
+        *,
+        portions: Portions | None = None,
+        wall_ns: Now = time.time_ns,
     ) -> None:
-        super().__init__(chain, writers, wall_ms)
+        super().__init__(chain, writers, wall_ms, wall_ns)
         self._reader = reader
         self._inputs = list(inputs)
         self._open = [inputs.count(0), inputs.count(1)]
         self._merge = WatermarkMerge(len(inputs))
+        self._portions = portions or Portions.whole()
         self._idle = False
 
     @property
@@ -126,13 +157,13 @@ class InputLoop(_Waking):
         reader, head = self._reader, self._chain.head
         process = [head.process, head.process_second]
         while True:
+            self._refuse_if_cancelled()
             try:
                 element = reader.read(self._until_timer_s(), before_wait=self._before_wait)
             except SerializationError as error:
                 raise head.blamed(error) from error
-            kind = type(element)
-            if kind is Batch:
-                process[self._inputs[reader.channel]](element.values, element.timestamps_ms)  # type: ignore[union-attr]
+            if type(element) is Batch:
+                self._portions.hand(element, process[self._inputs[reader.channel]], self._between)
             elif element is not None:
                 self._on_other(element)
             elif reader.finished:
@@ -157,8 +188,11 @@ class InputLoop(_Waking):
                 self._open[which] -= 1
                 if not self._open[which]:
                     head.end_input(which)
+            case LatencyMarker():
+                if self._latencies.arrived(element):
+                    self._chain.mark(element)
             case _:
-                pass  # latency markers, and events that no operator has asked for
+                pass  # events that no operator has asked for
 
     def _rise(self, timestamp_ms: int | None) -> None:
         """Something has changed about the watermark, which may have risen to this."""
@@ -177,6 +211,7 @@ class InputLoop(_Waking):
 
     def cancel(self) -> None:
         """See `Loop`."""
+        self._cancelled = True  # the gate is not asked as long as there is more in a buffer
         self._reader.gate.release()
 
 
@@ -203,6 +238,8 @@ def _close_all(splits: list[Iterator[Any]], head: Operator) -> None:
 class SourceLoop(_Waking):
     """Reads the splits of a source: one after the other where they end, in turns where they do not.
 
+    Every `marker_interval_ns` it sends a latency marker that names `vertex` and `subtask`; 0: none.
+
     >>> from headgate.api.sources import CollectionSource
     >>> from headgate.meters import TaskTimer
     >>> from headgate.sync import ThreadSync
@@ -228,17 +265,22 @@ class SourceLoop(_Waking):
         *,
         sync: Sync,
         timer: TaskTimer,
-        now_ns: Callable[[], int],
+        now_ns: Now,
+        marker_interval_ns: int = 0,
+        vertex: int = 0,
+        subtask: int = 0,
+        wall_ns: Now = time.time_ns,
     ) -> None:
-        super().__init__(chain, writers, place.wall_ms)
+        super().__init__(chain, writers, place.wall_ms, wall_ns)
         self._now_ns = now_ns
+        self._markers = Markers(chain.mark, marker_interval_ns, vertex, subtask, now_ns=now_ns, wall_ns=wall_ns)
         self._source = source
         self._splits = list(splits)
         self._place = place
         self._sync = sync
         self._timer = timer
+        self._portions = Portions(now_ns, timer)
         self._sleeper: Waiter | None = None
-        self._cancelled = False
         self.records_in = 0
 
     def run(self) -> None:
@@ -255,7 +297,7 @@ class SourceLoop(_Waking):
 
     def _drain(self, splits: Sequence[Iterator[list[Any] | Wait]]) -> None:
         """Read all of these until their end, a batch of each in turn, none before the end of its `Wait`."""
-        head, now_ns = self._chain.head, self._now_ns
+        head, now_ns, markers = self._chain.head, self._now_ns, self._markers
         due_ns = dict.fromkeys(splits, 0)
         while due_ns:
             for one, at_ns in list(due_ns.items()):
@@ -270,26 +312,30 @@ class SourceLoop(_Waking):
                     due_ns[one] = now_ns() + int(batch.seconds * 1e9)
                 else:
                     due_ns[one] = 0
-                    self.records_in += len(batch)
-                    head.process(batch, None)
+                    if now_ns() >= markers.at_ns:
+                        markers.send()
+                    self._portions.hand(Batch(batch), self._take, self._between)
                 self._run_due()
             if due_ns and (at_ns := min(due_ns.values())):
                 self._nap_until(at_ns)
 
+    def _take(self, values: list[Any], times: list[int] | None) -> None:
+        self.records_in += len(values)
+        self._chain.head.process(values, times)
+
     def _nap_until(self, at_ns: int) -> None:
-        """Sleep until then; timers, wake-ups and a cancelled job come in between."""
+        """Sleep until then; markers, timers, wake-ups and a cancelled job come in between."""
+        self._markers.send_if_due()
         self._before_wait()
-        while not self._cancelled and (left_s := (at_ns - self._now_ns()) / 1e9) > 0:
-            timer_s = self._until_timer_s()
-            self._sleep(left_s if timer_s is None else min(left_s, timer_s))
+        while not self._cancelled and self._now_ns() < at_ns:
+            if self._markers.send_if_due():
+                self._before_wait()  # nothing else is going to take it along
+            self._sleep(min(at_ns, self._markers.at_ns))
             self._run_due()
         self._refuse_if_cancelled()
 
-    def _refuse_if_cancelled(self) -> None:
-        if self._cancelled:
-            raise Cancelled("the job was cancelled")
-
-    def _sleep(self, seconds: float) -> None:
+    def _sleep(self, until_ns: int) -> None:
+        left_s, timer_s = max(0.0, min((until_ns - self._now_ns()) / 1e9, _LONGEST_NAP_S)), self._until_timer_s()
         waiter = self._sync.waiter()
         with self._sync.lock:
             if self._cancelled or self._called:
@@ -297,7 +343,7 @@ class SourceLoop(_Waking):
             self._sleeper = waiter
         self._timer.enter(TaskState.IDLE)
         try:
-            waiter.wait(min(seconds, _LONGEST_NAP_S))
+            waiter.wait(left_s if timer_s is None else min(left_s, timer_s))
         finally:
             self._timer.leave()
             with self._sync.lock:

@@ -79,6 +79,11 @@ class Task:
         for operator in self.chain.operators:
             operator.cancel()
 
+    @property
+    def ident(self) -> int | None:
+        """The identity of its thread, while that runs; for any thread."""
+        return self._thread.ident if self._thread.is_alive() else None
+
     def join(self, timeout_s: float | None) -> bool:
         """Wait for the end of its thread. Whether it has ended, or never begun."""
         if self._thread.ident is None:

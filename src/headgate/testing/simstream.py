@@ -17,6 +17,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 
 from headgate.errors import TransportError
+from headgate.net.stream import PathStatistics
 from headgate.testing.simulator import NEVER_NS
 
 if TYPE_CHECKING:
@@ -167,6 +168,10 @@ class SimStream:
         other = self.other
         if not other.over:
             self._simulator.after(self.net.latency_ns(), other.reset, other.actor, "reset")
+
+    def path(self) -> PathStatistics:
+        """See `Stream`: a simulated system says nothing."""
+        return PathStatistics()
 
     # What the wire does to this end.
 

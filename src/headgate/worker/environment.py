@@ -15,14 +15,21 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar, cast
 
 from headgate.buffer import Arena, Limits, LocalPool, NetworkPool, NetworkPoolStatistics
 from headgate.clock import SystemClock
-from headgate.config import FlowControl, FlushMode, Settings
+from headgate.config import FlushMode, Settings
 from headgate.errors import Cancelled, LocalProtocolError
 from headgate.input import Backoff, InputGate, LocalSource, RecordReader, RemoteChannel, UnionGate
-from headgate.net import Address, Identity, Network, NetworkStatistics
+from headgate.net import Address, ConnectionStatistics, Identity, Network, NetworkStatistics
 from headgate.net.loop import open_loop
 from headgate.net.shared_loop import SharedLoop
 from headgate.net.sockets import SocketOptions, SocketTransport
-from headgate.output import PartitionRegistry, PartitionStatistics, PartitionType, RecordWriter, ResultPartition
+from headgate.output import (
+    HotKeys,
+    PartitionRegistry,
+    PartitionStatistics,
+    PartitionType,
+    RecordWriter,
+    ResultPartition,
+)
 from headgate.record.spanning import RecordLimits
 from headgate.sync import ThreadSync, Ticker
 
@@ -118,13 +125,7 @@ class Environment:
         self.random = random.Random(seed)  # noqa: S311 - it spreads load; it keeps no secret
         self.ticker = Ticker("headgate-flusher")
         network, record = self.settings.network, self.settings.record
-        self.limits = Limits(
-            buffers_per_channel=network.buffers_per_channel,
-            floating_buffers_per_gate=network.floating_buffers_per_gate,
-            max_buffers_per_channel=network.max_buffers_per_channel,
-            max_overdraft_buffers=network.max_overdraft_buffers,
-            credit_based=network.flow_control is FlowControl.CREDIT,
-        )
+        self.limits = Limits.of(network)
         self.record_limits = RecordLimits(
             max_size_bytes=record.max_size,
             spill_threshold_bytes=record.spill_threshold,
@@ -184,9 +185,15 @@ class Environment:
         serializer: Serializer[T],
         *,
         buffer_timeout: BufferTimeout | None = None,
+        hot_keys: bool = False,
     ) -> RecordWriter[T]:
-        """A writer into a partition, flushed as `buffer_timeout` or else `execution.buffer_timeout` says."""
+        """A writer into a partition, flushed as `buffer_timeout` or else `execution.buffer_timeout` says.
+
+        With `hot_keys` it looks for keys that many records have: see `RecordWriter.hot_keys`.
+        """
         self._refuse_if_closed()
+        if hot_keys:
+            selector.watch_keys(HotKeys(self.clock.now_ns, self.random.randrange))
         timeout = buffer_timeout if buffer_timeout is not None else self.settings.execution.buffer_timeout
         writer = _writer_class(serializer)(
             partition,
@@ -314,6 +321,10 @@ class Environment:
         """The exchange at this moment."""
         network = None if self._network is None else self._network.statistics()
         return EnvironmentStatistics(self.memory.statistics(), self.registry.statistics(), network)
+
+    def connections(self) -> tuple[ConnectionStatistics, ...]:
+        """Those to other workers at this moment."""
+        return () if self._network is None else self._network.statistics().connections
 
     def close(self) -> None:
         """Stop the flusher, release every partition and gate, leave the network, give the memory back. May be repeated.

@@ -137,9 +137,10 @@ class ControlLink:
         self._state = _State.PROVING
         self._arrived = bytearray()  # the beginning of a message
         self._outbox = Outbox(MAX_WAITING_BYTES, MAX_WAITING_BYTES, MAX_WAITING_BYTES)
-        self._lock = threading.Lock()  # of the two below
+        self._lock = threading.Lock()  # of the three below
         self._said: list[bytes] = []  # by any thread; the network thread puts it into the outbox
         self._said_bytes = 0
+        self._closed = False  # nothing is said any more
         self._ended = threading.Event()
         self._pulse = _Pulse(self)
         counters = cast("Pump", self._pulse)  # a watch looks at nothing else of it
@@ -169,6 +170,8 @@ class ControlLink:
             limit = f"the limit is {MAX_MESSAGE_BYTES}"
             raise LocalProtocolError(f"a {type(message).__name__} message takes {len(body)} bytes; {limit}")
         with self._lock:
+            if self._closed:
+                return
             if self._said_bytes <= MAX_WAITING_BYTES:  # else the link fails as soon as the network thread sees it
                 self._said.append(_LENGTH.pack(len(body)) + body)
             self._said_bytes += _LENGTH.size + len(body)
@@ -178,6 +181,8 @@ class ControlLink:
 
     def close(self) -> None:
         """Send what was said until now, then end; `on_lost` follows. May be repeated."""
+        with self._lock:
+            self._closed = True
         self._transport.call_soon(self._close)
 
     def abort(self) -> None:
@@ -206,7 +211,7 @@ class ControlLink:
 
     def writable(self) -> None:
         """The stream takes bytes again."""
-        self._outbox.blocked = False
+        self._outbox.unblock()
         if self._state is not _State.LOST:
             self._write()
 

@@ -1,6 +1,7 @@
 """What workers and the coordinator say to each other: typed, small, over one connection per worker.
 
-No message carries code or pickles: plans and functions reach workers through Spark.
+No message carries code or pickles: plans and functions reach workers through Spark. What there is very much of, and
+holds numbers and text only, is not looked at by the garbage collector (`gc=False`).
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ def _said(text: str) -> str:
     return text[:_MAX_TEXT].encode("utf-8", "backslashreplace").decode()
 
 
-class ChannelReport(msgspec.Struct, frozen=True, array_like=True):
+class ChannelReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One channel of a task's input (B2).
 
     >>> ChannelReport(0, 1, False, backlog=3, queued=1, exclusive=2, floating=4, credit=5, bytes_in=0).credit
@@ -168,7 +169,7 @@ class ChannelReport(msgspec.Struct, frozen=True, array_like=True):
     bytes_in: int
 
 
-class State(msgspec.Struct, frozen=True, array_like=True):
+class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a subtask did in a moment, `metrics.interval` long: one of the ring that the driver keeps.
 
     Times are in thousandths of the moment.
@@ -188,7 +189,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     out_pool: int = 0
 
 
-class LatencyReport(msgspec.Struct, frozen=True, array_like=True):
+class LatencyReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How long the markers of a source took to a subtask, of the last minute.
 
     >>> LatencyReport(source=0, count=2, p50_us=900, p99_us=1500, max_us=1500).count
@@ -202,7 +203,7 @@ class LatencyReport(msgspec.Struct, frozen=True, array_like=True):
     max_us: int
 
 
-class KeyReport(msgspec.Struct, frozen=True, array_like=True):
+class KeyReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A key that many records of an exchange have.
 
     >>> KeyReport(exchange=0, key="'london'", share_permille=610).key
@@ -214,7 +215,7 @@ class KeyReport(msgspec.Struct, frozen=True, array_like=True):
     share_permille: int
 
 
-class ConnectionReport(msgspec.Struct, frozen=True, array_like=True):
+class ConnectionReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A connection to another worker: what was sent since its start, and how long its socket took nothing.
 
     >>> ConnectionReport(peer=1, bytes_out=10, waiting_bytes=0, blocked_ns=0, round_trip_us=80).peer
@@ -226,6 +227,7 @@ class ConnectionReport(msgspec.Struct, frozen=True, array_like=True):
     waiting_bytes: int
     blocked_ns: int
     round_trip_us: int = -1  # -1: the system does not say
+    unsent_bytes: int = -1  # that the system has taken and not put on the network yet; likewise
 
 
 class StackCount(msgspec.Struct, frozen=True, array_like=True):
@@ -281,10 +283,11 @@ class SubtaskReport(msgspec.Struct, frozen=True):
     out_pool_used: int = 0
     out_pool_size: int = 0
     in_queued: int = 0  # buffers that wait to be read
-    backlog: int = 0  # buffers that wait at its producers, or to be sent
+    backlog: int = 0  # buffers that wait at its producers
     channels: list[ChannelReport] = []  # the first ones if there are very many
     counters: dict[str, int] = {}
     states: list[State] = []  # since the report before, one per `metrics.interval`
+    states_at_ms: int = 0  # when the last of these ended, by the worker's clock; 0: when it reported
     cpu_ns: int = -1  # that its thread was on a CPU; -1: the system does not say
     run_queue_ns: int = -1  # that it waited for one
     latencies: list[LatencyReport] = []

@@ -1,7 +1,8 @@
 """A worker's life from its first connection to its last: what every host calls, once per worker.
 
-The calling thread serves the control connection: it takes the coordinator's messages in their order and sends a report
-once a second. Tasks and the network have threads of their own.
+The calling thread serves the control connection: it takes the coordinator's messages in their order, looks at the
+tasks' meters every `metrics.interval`, and sends a report once a second. Tasks and the network have threads of their
+own.
 
 Invariant: when `run_worker` returns or raises, no thread, socket or buffer of it is left, except a task that is stuck
 in user code, which is named.
@@ -12,7 +13,6 @@ from __future__ import annotations
 import logging
 import os
 import queue
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +23,10 @@ from headgate.record import SerializerRegistry
 from headgate.version import __version__
 from headgate.worker.control import connect_control
 from headgate.worker.environment import Environment
-from headgate.worker.messages import Cancel, Deploy, Done, Failed, Register, Wire
+from headgate.worker.messages import Cancel, Deploy, Done, Failed, Register, Sample, Wire
+from headgate.worker.moments import moment_ms
+from headgate.worker.pace import Pace
+from headgate.worker.sampling import Sampler
 from headgate.worker.setup import WorkerPart
 from headgate.worker.worker import Worker
 
@@ -41,7 +44,6 @@ __all__ = ["run_worker", "worker_memory_bytes"]
 
 _log = logging.getLogger("headgate.worker")
 
-_REPORT_S: Final = 1.0
 _STOP_S: Final = 4.0  # how long tasks may take to end
 _ENOUGH_BYTES: Final = 2**30
 
@@ -96,31 +98,40 @@ def run_worker(
                 serializers.register(key, serializer, replace=True)
             worker = Worker(WorkerPart(plan, index, attempt, environment, link.peer, serializers), link.send)
             link.send(Register(address.host, address.port, os.getpid(), __version__))
-            _serve(worker, inbox, link.send)
+            sampler = Sampler(lambda: worker.tasks, link.send)
+            try:
+                pace = Pace(worker.look, worker.reports, link.send, moment_ms(settings.metrics))
+                _serve(worker, sampler, pace, inbox, link.send)
+            finally:
+                sampler.stop()
         finally:
             link.close()
 
 
 def _serve(
-    worker: Worker, inbox: queue.SimpleQueue[FromCoordinator | _Lost], tell: Callable[[FromWorker], object]
+    worker: Worker,
+    sampler: Sampler,
+    pace: Pace,
+    inbox: queue.SimpleQueue[FromCoordinator | _Lost],
+    tell: Callable[[FromWorker], object],
 ) -> None:
-    report_at = time.monotonic() + _REPORT_S
-    deployed = False
     while True:
+        pace.come_by()
         try:
-            message = inbox.get(timeout=max(0.0, report_at - time.monotonic()))
+            message = inbox.get(timeout=pace.due_s())
         except queue.Empty:
-            report_at = time.monotonic() + _REPORT_S
-            if deployed:
-                tell(worker.report())
             continue
         match message:
             case Deploy():
-                deployed = _deployed(worker, tell)
+                if _deployed(worker, tell):
+                    pace.begin()
             case Wire():
                 worker.wire(message)
+            case Sample():
+                sampler.start(message)
             case Cancel(reason):
                 worker.cancel(reason)
+                sampler.stop()
             case _Lost(error=error):
                 _leave(worker, error)
                 return

@@ -7,7 +7,6 @@ nothing behind.
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +15,11 @@ from headgate.meters import TaskTimer
 from headgate.task.chain import Chain
 from headgate.task.loop import InputLoop, SourceLoop
 from headgate.task.operator import Place
+from headgate.task.portions import Portions
 from headgate.task.task import Task
-from headgate.worker.messages import ChannelReport, Partition, SubtaskReport
+from headgate.worker.messages import Partition
+from headgate.worker.moments import TaskMeter, moment_ms, wall_ms
+from headgate.worker.running import Feed, RunningTask
 from headgate.worker.shipping import selector_of
 
 if TYPE_CHECKING:
@@ -36,18 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Opening", "RunningTask", "TaskSetUp", "WorkerPart", "wall_ms"]
 
-_MAX_CHANNELS = 256  # of one task that a report speaks of
-
 _user_log = logging.getLogger("headgate.user")
-
-
-def wall_ms() -> int:
-    """Processing time.
-
-    >>> wall_ms() > 1_700_000_000_000
-    True
-    """
-    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +70,11 @@ class Opening:
     """A channel that waits for its partition, which is in another worker (`remote`) or in this one (None).
 
     >>> Opening.__match_args__
-    ('partition', 'subpartition', 'gate', 'channel', 'remote')
+    ('partition', 'exchange', 'subpartition', 'gate', 'channel', 'remote')
     """
 
     partition: Partition
+    exchange: int
     subpartition: SubpartitionIndex
     gate: InputGate
     channel: int
@@ -93,69 +85,10 @@ class Opening:
         if self.remote is not None:
             self.gate.connect(self.channel, self.remote)
 
-
-@dataclass(frozen=True, slots=True)
-class RunningTask:
-    """A task, and what its report is made from.
-
-    >>> RunningTask.__match_args__
-    ('vertex', 'subtask', 'task', 'timer', 'gates', 'remotes', 'counters')
-    """
-
-    vertex: Vertex
-    subtask: int
-    task: Task
-    timer: TaskTimer
-    gates: tuple[InputGate, ...]
-    remotes: tuple[RemoteChannel, ...]
-    counters: dict[str, int]
-
-    def report(self) -> SubtaskReport:
-        """What the task has done since its start (B2)."""
-        task, spent = self.task, self.timer.statistics()
-        read = None if task.reader is None else task.reader.statistics()
-        partitions = [writer.partition.statistics() for writer in task.writers]
-        pools = [gate.pool.statistics() for gate in self.gates if gate.pool is not None and not gate.pool.destroyed]
-        watermarks = [link.watermark_ms for link in task.chain.links if link.watermark_ms is not None]
-        return SubtaskReport(
-            vertex=self.vertex.id,
-            subtask=self.subtask,
-            records_in=task.loop.records_in,
-            records_out=sum(writer.records_out.value for writer in task.writers),
-            bytes_in=0 if read is None else read.bytes_in,
-            bytes_out=sum(one.bytes_out for one in partitions),
-            buffers_in=0 if read is None else read.buffers_in,
-            buffers_out=sum(one.buffers_out for one in partitions),
-            busy_ns=spent.busy_ns,
-            idle_ns=spent.idle_ns,
-            back_pressured_ns=spent.back_pressured_ns,
-            watermark_ms=min(watermarks, default=None),
-            in_pool_used=sum(pool.held - pool.available for pool in pools),
-            in_pool_size=sum(pool.size for pool in pools),
-            out_pool_used=sum(one.pool.held - one.pool.available for one in partitions),
-            out_pool_size=sum(one.pool.size for one in partitions),
-            in_queued=sum(gate.statistics().queued for gate in self.gates),
-            backlog=sum(sub.backlog for one in partitions for sub in one.subpartitions),
-            channels=self._channels(),
-            counters=dict(self.counters),
-        )
-
-    def _channels(self) -> list[ChannelReport]:
-        found = [remote.statistics() for remote in self.remotes[:_MAX_CHANNELS]]
-        return [
-            ChannelReport(
-                exchange=0,
-                producer=remote.partition.subtask,
-                local=False,
-                backlog=one.backlog,
-                queued=one.queued,
-                exclusive=one.ready - one.floating,
-                floating=one.floating,
-                credit=max(0, one.ready - one.unannounced),
-                bytes_in=0,
-            )
-            for one, remote in zip(found, self.remotes, strict=False)
-        ]
+    @property
+    def feed(self) -> Feed:
+        """The channel as the task's reports know it."""
+        return Feed(self.exchange, self.partition.subtask, self.gate.channels[self.channel], self.remote)
 
 
 @dataclass(slots=True)
@@ -216,7 +149,13 @@ class TaskSetUp:
         )
         try:
             partition.on_consumable = lambda: self.consumable(name)
-            writer = environment.writer(partition, selector, serializer, buffer_timeout=exchange.buffer_timeout)
+            writer = environment.writer(
+                partition,
+                selector,
+                serializer,
+                buffer_timeout=exchange.buffer_timeout,
+                hot_keys=self.part.plan.settings.metrics.hot_keys,
+            )
         except BaseException:
             environment.registry.release(partition.id)
             raise
@@ -251,7 +190,7 @@ class TaskSetUp:
         remote = None
         if worker != self.part.index:
             remote = self.part.environment.remote_source(gate, self.part.id(name), index, worker=worker)
-        self.openings.append(Opening(name, index, gate, channel, remote))
+        self.openings.append(Opening(name, exchange.id, index, gate, channel, remote))
 
     def _put_together(self, reader: RecordReader[Any] | None, inputs: list[int]) -> RunningTask:
         planned, object_reuse = self.vertex.operators, self.part.plan.settings.execution.object_reuse
@@ -284,12 +223,22 @@ class TaskSetUp:
             failed=self.failed,
             ended=self.ended,
         )
-        remotes = tuple(opening.remote for opening in self.openings if opening.remote is not None)
-        return RunningTask(self.vertex, self.subtask, task, self._timer, tuple(self._gates), remotes, self._counters)
+        return RunningTask(
+            vertex=self.vertex,
+            subtask=self.subtask,
+            task=task,
+            timer=self._timer,
+            gates=tuple(self._gates),
+            feeds=tuple(opening.feed for opening in self.openings),
+            outputs=tuple(exchange.id for exchange in self.part.plan.outputs(self.vertex.id)),
+            counters=self._counters,
+            meter=TaskMeter(task, self._timer, self._gates, length_ms=moment_ms(self.part.plan.settings.metrics)),
+        )
 
     def _loop(self, chain: Chain, head: Operator, reader: RecordReader[Any] | None, inputs: list[int]) -> Loop:
         if reader is not None:
-            return InputLoop(reader, inputs, chain, self._writers, wall_ms)
+            portions = Portions(self.part.environment.clock.now_ns, self._timer)
+            return InputLoop(reader, inputs, chain, self._writers, wall_ms, portions=portions)
         first = self.vertex.operators[0]
         assert first.source is not None, "a head without input has a source"
         splits = first.splits[self.subtask :: self.vertex.parallelism]
@@ -303,4 +252,7 @@ class TaskSetUp:
             sync=environment.sync,
             timer=self._timer,
             now_ns=environment.clock.now_ns,
+            marker_interval_ns=self.part.plan.settings.metrics.latency_interval.ns,
+            vertex=self.vertex.id,
+            subtask=self.subtask,
         )

@@ -1,15 +1,14 @@
 """One worker's part of a job: plan in, running tasks out.
 
-`deploy`, `wire`, `cancel` and `report` are called by the thread that serves the control connection (`worker.run`);
-`tell` may be called from any thread.
+`deploy`, `wire`, `cancel`, `look` and `reports` are called by the thread that serves the control connection
+(`worker.run`); `tell` may be called from any thread.
 
 Invariants: all tasks are set up before the first is started; every task tells its last state once; `Done` is told once,
-after the last of them.
+after the last of them; one thread at a time looks at the meters.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -17,14 +16,16 @@ from typing import TYPE_CHECKING
 from headgate.buffer import preflight
 from headgate.errors import Cancelled, HeadgateError, UserCodeError
 from headgate.net import Address
-from headgate.worker.messages import Done, Failed, PartitionConsumable, Report, TaskState, TaskStateChanged
-from headgate.worker.setup import Opening, RunningTask, TaskSetUp, WorkerPart, wall_ms
+from headgate.worker.messages import Done, Failed, PartitionConsumable, TaskState, TaskStateChanged
+from headgate.worker.moments import wall_ms
+from headgate.worker.reports import reports_of
+from headgate.worker.setup import Opening, RunningTask, TaskSetUp, WorkerPart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from headgate.graph.plan import Vertex
-    from headgate.worker.messages import FromWorker, Partition, Wire
+    from headgate.worker.messages import FromWorker, Partition, Report, Wire
 
 __all__ = ["Worker"]
 
@@ -53,6 +54,7 @@ class Worker:
         self._openings: dict[Partition, list[Opening]] = {}
         self._running: list[RunningTask] = []
         self._mutex = threading.Lock()
+        self._metering = threading.Lock()  # of what the tasks' meters have seen
         self._left = 0  # tasks that are not over
         self._deployed = False
         self._cancelled = False
@@ -61,6 +63,11 @@ class Worker:
     def over(self) -> bool:
         """Whether all tasks were started and have ended."""
         return self._deployed and self._left == 0
+
+    @property
+    def tasks(self) -> Sequence[RunningTask]:
+        """All of them, once they are set up."""
+        return self._running
 
     def deploy(self) -> None:
         """Set up all tasks, then start them.
@@ -84,6 +91,9 @@ class Worker:
             raise
         self._left = len(self._running)
         self._deployed = True
+        now_ms = wall_ms()
+        for running in self._running:
+            running.meter.begin(now_ms)
         for running in self._running:
             running.task.start()
         if not self._running:
@@ -103,11 +113,12 @@ class Worker:
             vertex,
             subtask,
             consumable=lambda name: self._tell(PartitionConsumable(name)),
-            running=lambda: self._tell(TaskStateChanged(vertex.id, subtask, TaskState.RUNNING)),
+            running=lambda: self._on_start(running),
             failed=self._on_failure,
-            ended=lambda error: self._on_end(vertex, subtask, error),
+            ended=lambda error: self._on_end(running, error),
         )
-        self._running.append(setup.set_up())
+        running = setup.set_up()
+        self._running.append(running)
         for opening in setup.openings:
             self._openings.setdefault(opening.partition, []).append(opening)
         self._tell(TaskStateChanged(vertex.id, subtask, TaskState.DEPLOYED))
@@ -149,17 +160,38 @@ class Worker:
         tasks = [running.task for running in self._running]
         return [task.name for task in tasks if not task.join(max(0.0, deadline - time.monotonic()))]
 
-    def report(self) -> Report:
-        """The meters of all tasks."""
-        return Report(wall_ms(), [running.report() for running in self._running], memory_bytes=_resident_bytes())
+    def look(self) -> None:
+        """Take the states of all tasks in the moments that are over."""
+        with self._metering:
+            self._take(wall_ms())
+
+    def reports(self) -> list[Report]:
+        """The meters of all tasks, and their states since the last call; in one message unless that is too large."""
+        with self._metering:
+            now_ms = wall_ms()
+            self._take(now_ms)
+            subtasks = [running.report() for running in self._running]
+        return reports_of(self._part.environment, subtasks, now_ms)
+
+    def _take(self, now_ms: int) -> None:
+        for running in self._running:
+            running.meter.take(now_ms)
 
     def _on_failure(self, error: HeadgateError) -> None:
         """A task fails; called on its thread. While the job is being stopped, only what the user's code did is news."""
         if isinstance(error, UserCodeError) or not (self._cancelled or isinstance(error, Cancelled)):
             self._tell(Failed.of(error))
 
-    def _on_end(self, vertex: Vertex, subtask: int, error: HeadgateError | None) -> None:
+    def _on_start(self, running: RunningTask) -> None:
+        """A task's operators are open; called on its thread."""
+        running.began()
+        self._tell(TaskStateChanged(running.vertex.id, running.subtask, TaskState.RUNNING))
+
+    def _on_end(self, running: RunningTask, error: HeadgateError | None) -> None:
         """A task is over; called on its thread."""
+        vertex, subtask = running.vertex, running.subtask
+        with self._metering:
+            running.ended(wall_ms())
         if error is None:
             state = TaskState.FINISHED
         elif isinstance(error, Cancelled) or self._cancelled:
@@ -174,13 +206,6 @@ class Worker:
                 self._left -= 1
                 last = self._left == 0
             if last:
-                self._tell(self.report())
+                for report in self.reports():
+                    self._tell(report)
                 self._tell(Done())
-
-
-def _resident_bytes() -> int:
-    try:
-        with open("/proc/self/statm", encoding="ascii") as statm:
-            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):  # another system: it is only a figure
-        return 0

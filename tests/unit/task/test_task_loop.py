@@ -11,7 +11,7 @@ from headgate.clock import ManualClock
 from headgate.config import BufferTimeout
 from headgate.errors import Cancelled
 from headgate.meters import TaskTimer
-from headgate.record.element import Batch, EndOfPartition, LatencyMarker, Record, StreamStatus, Watermark
+from headgate.record.element import Batch, EndOfPartition, LatencyMarker, Record, StreamStatus, UserEvent, Watermark
 from headgate.sync import ThreadSync
 from headgate.task.chain import Chain
 from headgate.task.loop import InputLoop, SourceLoop
@@ -202,7 +202,7 @@ def test_a_channel_that_has_said_its_last_does_not_stop_the_others():
 
 
 def test_what_no_operator_has_asked_for_is_passed_over():
-    assert notes_of((0, LatencyMarker(1, 2, 3))) == []
+    assert notes_of((0, LatencyMarker(1, 2, 3)), (0, UserEvent("reload"))) == []
 
 
 @pytest.mark.spec("W4")
@@ -250,6 +250,15 @@ def test_whoever_calls_for_the_loop_is_heard_once():
     assert (script.interrupts, script.releases) == (1, 0)
     loops[0].cancel()
     assert script.releases == 1
+
+
+def test_a_cancelled_loop_does_not_read_on_what_is_left_of_a_buffer():
+    operator, script = Noting(), Script((0, Batch([1])), (0, Batch([2])), (0, Batch([3])))
+    loop = InputLoop(script, [0], placed(operator), [], lambda: 0)
+    operator.process = lambda values, times: operator.note(values) or loop.cancel()
+    with pytest.raises(Cancelled):
+        loop.run()
+    assert operator.notes == [[1]]
 
 
 # Sources.

@@ -1,0 +1,106 @@
+"""The description of the JSON interface, as OpenAPI 3.1: made from the routes and the classes that they answer with.
+
+Called once, when it is first asked for. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from headgate.ui.answers import ErrorAnswer
+from headgate.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headgate.ui.routes import Operation
+
+__all__ = ["describe"]
+
+_ERRORS: Final = {
+    "400": "A parameter is not what it should be.",
+    "403": "The token, the cookie, `Host` or `Origin` is not right, or this is not allowed here.",
+    "404": "There is no such job, vertex, edge or file.",
+    "503": "The job cannot be looked at any more, or the server is being closed.",
+}
+
+
+def describe(operations: Iterable[Operation]) -> dict[str, Any]:
+    """The whole document.
+
+    >>> from headgate.ui.routes import OPERATIONS
+    >>> document = describe(OPERATIONS)
+    >>> document["openapi"], document["paths"]["/api/jobs/{job}"]["get"]["responses"]["200"]["content"]
+    ('3.1.0', {'application/json': {'schema': {'$ref': '#/components/schemas/JobView'}}})
+    """
+    known = list(operations)
+    answers = [one.answer for one in known if one.answer is not None]
+    schemas, components = msgspec.json.schema_components(
+        [*answers, ErrorAnswer], ref_template="#/components/schemas/{name}"
+    )
+    schema_of = dict(zip(map(str, answers), schemas, strict=False))
+    paths: dict[str, dict[str, Any]] = {}
+    for one in known:
+        paths.setdefault(one.path, {})[one.method.lower()] = _operation(
+            one, schema_of.get(str(one.answer)), schemas[-1]
+        )
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "headgate",
+            "version": __version__,
+            "description": "Jobs, as their page shows them. Times are in milliseconds since 1970, shares from 0 to 1.",
+        },
+        "servers": [{"url": "/"}],
+        "security": [{"token": []}, {"cookie": []}],
+        "paths": paths,
+        "components": {
+            "schemas": {name: _told(schema) for name, schema in components.items()},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer", "description": "The token of the address printed."},
+                "cookie": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": "headgate_PORT",
+                    "description": "What a browser gets for the token. A POST with it needs `Origin`.",
+                },
+            },
+        },
+    }
+
+
+def _operation(one: Operation, schema: dict[str, Any] | None, error: dict[str, Any]) -> dict[str, Any]:
+    content: dict[str, Any] = {one.media_type: {"schema": schema or {"type": "string"}}}
+    responses: dict[str, Any] = {"200": {"description": one.text, "content": content}}
+    if one.empty:
+        responses["204"] = {"description": "Nothing is known."}
+    if one.path == "/":
+        responses["303"] = {"description": "The token was right: a cookie, and the page without it."}
+    for status, text in _ERRORS.items():
+        responses[status] = {"description": text, "content": {"application/json": {"schema": error}}}
+    described: dict[str, Any] = {
+        "summary": one.text,
+        "operationId": one.handler,
+        "parameters": [
+            {
+                "name": parameter.name,
+                "in": parameter.within,
+                "required": parameter.within == "path",
+                "description": parameter.text or f"the {parameter.name}",
+                "schema": {"type": parameter.kind},
+            }
+            for parameter in one.parameters
+        ],
+        "responses": responses,
+    }
+    if one.control:
+        described["x-needs"] = "--allow-control"
+    return described
+
+
+def _told(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema whose description is prose only: docstrings have examples too."""
+    text = schema.get("description")
+    return schema if text is None else {**schema, "description": text.partition(">>>")[0].strip()}

@@ -1,0 +1,197 @@
+"""The tasks of the experiments: throttles that keep to a rate, stamps, and what is counted of them."""
+
+import copy
+import time
+from itertools import islice
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import headgate as hg
+from headgate.experiments import flow
+from headgate.experiments.flow import BATCH, RECORD_BYTES, Consumer, FullSpeed, Notebook, Pace, Producer, stamped
+from headgate.experiments.schedule import FOLLOW, Phase, Schedule, neighbour_phases
+
+
+class Clock:
+    def __init__(self):
+        self.s = 100.0
+        self.slept = []
+
+    def now(self):
+        return self.s
+
+    def sleep(self, seconds):
+        assert seconds > 0
+        self.slept.append(seconds)
+        self.s += seconds
+
+
+@given(st.floats(1e3, 1e7), st.lists(st.tuples(st.integers(1, 1000), st.floats(0, 0.01)), min_size=1, max_size=200))
+def test_a_throttle_lets_no_more_pass_than_its_rate(per_s, batches):
+    clock, passed = Clock(), 0
+    pace = Pace(clock.now, clock.sleep)
+    for records, work_s in batches:
+        clock.s += work_s
+        pace.wait(records, per_s)
+        passed += records
+        elapsed_s = clock.s - 100.0
+        # What was missed may be caught up with, a little; and what is too short to sleep for is put together.
+        assert passed <= per_s * (elapsed_s + 0.02 + 0.001) + 1e-3
+
+
+@given(st.floats(1e4, 1e6), st.integers(50, 300))
+def test_and_no_less_if_there_is_always_something(per_s, count):
+    clock = Clock()
+    pace = Pace(clock.now, clock.sleep)
+    for _ in range(count):
+        pace.wait(BATCH, per_s)
+    assert clock.s - 100.0 <= count * BATCH / per_s + 1e-6
+    assert clock.s - 100.0 >= count * BATCH / per_s - 0.001 - 1e-6
+    assert max(clock.slept) <= 0.05
+
+
+def test_what_was_missed_in_a_long_stall_is_not_caught_up_with():
+    clock = Clock()
+    pace = Pace(clock.now, clock.sleep)
+    pace.wait(10, 1000.0)
+    clock.s += 5.0
+    began_s = clock.s
+    for _ in range(100):
+        pace.wait(10, 1000.0)
+    assert clock.s - began_s == pytest.approx(1.0 - 0.02)
+
+
+def test_without_a_rate_it_does_not_wait_and_forgets_what_was_due():
+    clock = Clock()
+    pace = Pace(clock.now, clock.sleep)
+    pace.wait(1000, 1000.0)
+    assert clock.s == pytest.approx(101.0)
+    pace.wait(1000, None)
+    assert clock.s == pytest.approx(101.0)
+    pace.wait(10, 1000.0)
+    assert clock.s == pytest.approx(101.01)
+
+
+def test_full_speed_is_that_of_the_fastest_stretch_of_the_lead_and_stays():
+    speed = FullSpeed(slice_s=0.5, lead_s=2.0)
+    for second, written in ((0.2, 1), (0.5, 50), (1.0, 550), (1.6, 700)):
+        speed.look(second, written)
+        assert speed.per_s == 0.0
+    speed.look(2.2, 800)
+    assert speed.per_s == 1000.0
+    speed.look(2.7, 10**9)
+    assert speed.per_s == 1000.0
+
+
+def batches_of(source):
+    place = None
+    return source.read(0, 0, place)
+
+
+def test_a_producer_gives_out_stamps_with_their_place_in_the_order():
+    source = Producer("one", Schedule(FOLLOW, phase_s=60, lead_s=60))
+    reading = batches_of(source)
+    found = list(islice(reading, 3))
+    reading.close()
+    assert all(len(batch) == BATCH and {len(record) for record in batch} == {RECORD_BYTES} for batch in found)
+    stamps = [flow._STAMP.unpack_from(batch[0]) for batch in found]
+    assert [stamp[3] for stamp in stamps] == [0, BATCH, 2 * BATCH]
+    assert stamps[0][0] == 2, "the first is a barrier"
+    assert len({stamp[1] for stamp in stamps}) == 1, "there is one start"
+    assert stamps[0][1] <= stamps[0][2] <= stamps[1][2] <= time.time_ns()
+    assert all(record[0] == 0 for batch in found for record in batch[1:])
+    assert "one" not in flow._starts, "nothing is left of the run"
+
+
+def test_all_producers_of_a_run_have_one_start_and_other_runs_another():
+    schedule = Schedule(FOLLOW, phase_s=60, lead_s=60)
+    readings = [batches_of(Producer(run, schedule)) for run in ("a", "a", "b")]
+    starts = [flow._STAMP.unpack_from(next(reading)[0])[1] for reading in readings]
+    for reading in readings:
+        reading.close()
+    assert starts[0] == starts[1] != starts[2]
+
+
+def test_a_neighbour_waits_for_its_phase_without_spinning():
+    reading = batches_of(Producer("c", Schedule(neighbour_phases(1), phase_s=60, lead_s=60), neighbour=True))
+    waits = list(islice(reading, 3))
+    reading.close()
+    assert all(isinstance(wait, hg.Wait) and wait.seconds == 0.05 for wait in waits)
+
+
+def test_a_producer_ends_with_the_schedule():
+    assert list(batches_of(Producer("d", Schedule((Phase("all"),), phase_s=0.001, lead_s=0.001))))
+
+
+def stamp(*, sent_ns, before, barrier=True, start_ns=0, full=0.0):
+    return stamped(barrier=barrier, start_ns=start_ns, sent_ns=sent_ns, before=before, full_per_s=full)
+
+
+def test_a_consumer_knows_what_was_in_flight_when_a_stamp_was_sent(monkeypatch):
+    now = [0]
+    monkeypatch.setattr(flow.time, "time_ns", lambda: now[0])
+    consumer = Consumer("it", Schedule((Phase("all"),), phase_s=1, lead_s=1))
+    plain = [bytes(RECORD_BYTES)] * 9
+    now[0] = 100
+    (first,) = consumer([stamp(sent_ns=10, before=0), *plain])
+    assert (first.in_flight, first.came_ns, first.sent_ns, first.seen) == (0, 100, 10, 0)
+    now[0] = 200
+    # Sent when 30 were given out and, as far as the consumer's clock says, 10 had come.
+    assert consumer([stamp(sent_ns=150, before=30, barrier=False), *plain]) == []
+    now[0] = 300
+    # Sent before the batch of 200 had come: 25 given out, 10 taken. The most since the last barrier counts.
+    (third,) = consumer([stamp(sent_ns=199, before=25), *plain])
+    assert (third.in_flight, third.seen) == (20, 20)
+    now[0] = 400
+    (fourth,) = consumer([stamp(sent_ns=350, before=40), *plain])
+    assert fourth.in_flight == 10
+
+
+def test_its_history_does_not_grow(monkeypatch):
+    consumer = Consumer("it", Schedule((Phase("all"),), phase_s=1, lead_s=1))
+    for number in range(1, 1000):
+        monkeypatch.setattr(flow.time, "time_ns", lambda number=number: 100 * number)
+        consumer([stamp(sent_ns=100 * number - 50, before=number, barrier=False)])
+    assert len(consumer._history) < 5
+
+
+def test_a_consumer_is_throttled_by_the_full_speed_that_the_stamps_carry(monkeypatch):
+    rates = []
+    monkeypatch.setattr(flow.Pace, "wait", lambda self, records, per_s: rates.append((records, per_s)))
+    monkeypatch.setattr(flow.time, "time_ns", lambda: 10**9 * 15)
+    consumer = Consumer("it", Schedule(FOLLOW, phase_s=10, lead_s=2))
+    consumer([stamp(sent_ns=1, before=0, full=0.0)])
+    consumer([stamp(sent_ns=1, before=1, full=1000.0)])
+    monkeypatch.setattr(flow.time, "time_ns", lambda: 10**9 * 25)
+    consumer([stamp(sent_ns=1, before=2, full=1000.0), bytes(RECORD_BYTES)])
+    assert rates == [(1, None), (1, 300.0), (2, None)]
+
+
+def test_a_slow_neighbour_takes_its_time_for_every_batch(monkeypatch):
+    rates = []
+    monkeypatch.setattr(flow.Pace, "wait", lambda self, records, per_s: rates.append(per_s))
+    schedule = Schedule(neighbour_phases(1), phase_s=10, lead_s=2)
+    consumer = Consumer("slow", schedule, pause_s=0.02)
+    for second in (5, 15, 25):
+        monkeypatch.setattr(flow.time, "time_ns", lambda second=second: 10**9 * second)
+        consumer([stamp(sent_ns=1, before=0)])
+    assert rates == [None, BATCH / 0.02, None]
+
+
+def test_copies_of_a_consumer_share_nothing():
+    consumer = Consumer("it", Schedule(FOLLOW, phase_s=1, lead_s=1))
+    other = copy.deepcopy(consumer)
+    consumer([bytes(RECORD_BYTES)])
+    assert other._seen == 0
+
+
+def test_a_notebook_keeps_consumers_apart():
+    book = Notebook()
+    assert book.last("a") is None
+    book.put_batch([("a", 0, 1, 2, 3, 4, 0.0), ("b", 0, 1, 2, 3, 4, 0.0)])
+    book.put_batch([("a", 0, 5, 6, 7, 8, 0.5)])
+    assert [note.sent_ns for note in book.notes("a")] == [1, 5]
+    assert book.last("a").full_per_s == 0.5
+    assert len(book.notes("b")) == 1

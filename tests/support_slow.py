@@ -1,0 +1,137 @@
+"""Pipelines that are slow for one known reason each, and asking them why. Spark's Python workers import it too."""
+
+import inspect
+import random
+import time
+from contextlib import contextmanager
+
+from tests.support_pipeline import END_S, wait_progress
+
+import headgate as hg
+from headgate.observe import JobStatus
+from headgate.task.source import Wait
+
+QUICK = {
+    "backpressure.samples": 20,  # enough to see where a task stands that always stands in the same place
+    "backpressure.delay": "10 ms",
+    "memory.segment_size": "512 B",  # a job settles, and is cancelled, after a few buffers
+    "memory.network.fraction": 0.000001,  # so that min decides
+    "memory.network.min": "1 MiB",
+    "memory.network.max": "1 MiB",
+}
+"""Settings with which a job is soon known, and soon over."""
+
+SETTLED_S = 2.5
+"""How long a job runs before it is asked: with a report or two of every task behind it."""
+
+HOT_KEY, HOT_SHARE = "london", 0.8
+
+
+def burn(value):
+    total = 0
+    for i in range(50_000):
+        total += i
+    return value
+
+
+def look_up(value):
+    time.sleep(0.02)
+    return value
+
+
+def nap(value):
+    """So short that what came before a job settled is soon done."""
+    time.sleep(0.005)
+    return value
+
+
+def drop(value):
+    pass
+
+
+def lines(function):
+    """The lines of a function, as samples name it: how it begins, and which line numbers may follow."""
+    source, first = inspect.getsourcelines(function)
+    return range(first, first + len(source))
+
+
+def is_in(found, function):
+    """Whether a place in the code, as `why` names it, is in a function."""
+    name, _, line = (found or "").rstrip(")").rpartition(":")
+    file = inspect.getsourcefile(function).rpartition("/")[2]
+    return name == f"{function.__qualname__} ({file}" and int(line) in lines(function)
+
+
+class Numbers(hg.Source):
+    """0, 1, 2 ... in each subtask, for ever; as texts so long that few of them wait in buffers."""
+
+    bounded = False
+
+    def splits(self, parallelism):
+        return range(parallelism)
+
+    def read(self, split, offset, place):
+        for begin in range(0, 2**60, 20):
+            yield self.batch(begin)
+
+    def batch(self, begin):
+        return [f"{begin + i:>80}" for i in range(20)]
+
+
+class HardNumbers(Numbers):
+    """The same, with much work for each batch."""
+
+    def batch(self, begin):
+        for _ in range(5):
+            burn(begin)
+        return super().batch(begin)
+
+
+class LeisurelyNumbers(Numbers):
+    """Works for half of the time, and waits for the other half."""
+
+    def read(self, split, offset, place):
+        while True:
+            time.sleep(0.03)
+            yield [split]
+            yield Wait(0.02)
+
+
+class Cities(Numbers):
+    """The same, of cities, one of which has most of them."""
+
+    def batch(self, begin):
+        chance = random.Random(begin)
+        cities = [HOT_KEY if chance.random() < HOT_SHARE else f"town {chance.randrange(1000)}" for _ in range(20)]
+        return list(zip(cities, super().batch(begin), strict=True))
+
+
+@contextmanager
+def asked(env, begins_s=END_S):
+    """The answer of a running job, which begins within `begins_s`, and the job's view."""
+    job = env.execute_async()
+    try:
+        wait_progress(job, lambda progress: progress.status is not JobStatus.CREATED, begins_s)
+        wait_settled(job)
+        yield job.why(refresh=True), job.view()
+    finally:
+        assert job.cancel(timeout_s=END_S), "a cancelled job ends"
+
+
+def wait_settled(job):
+    """Until the figures are of the job at work, not of its start."""
+    deadline = time.monotonic() + END_S
+    while True:
+        progress = job.last_progress
+        tasks = [task for vertex in progress.vertices for task in vertex.subtasks]
+        told = all(task.busy + task.idle + task.back_pressured > 0 for task in tasks)
+        if told and progress.uptime_s >= SETTLED_S:
+            return
+        assert time.monotonic() < deadline, progress
+        assert not job.status.over, progress
+        time.sleep(0.05)
+
+
+def busiest(view, vertex):
+    """The subtask of a vertex that gets most records."""
+    return max(view.progress.vertices[vertex].subtasks, key=lambda one: one.records_in).subtask
