@@ -21,7 +21,7 @@ QUICK = {
 }
 """Settings with which a job is soon known, and soon over."""
 
-SETTLED_S = 2.5
+SETTLED_S = 2.0
 """How long a job runs before it is asked: with a report or two of every task behind it."""
 
 HOT_KEY, HOT_SHARE = "london", 0.8
@@ -107,25 +107,26 @@ class Cities(Numbers):
 
 
 @contextmanager
-def asked(env, begins_s=END_S):
-    """The answer of a running job, which begins within `begins_s`, and the job's view."""
+def asked(env, *, held=True, begins_s=END_S):
+    """The answer of a running job, and the job's view. `held`: its source will be held back. It begins in time."""
     job = env.execute_async()
     try:
         wait_progress(job, lambda progress: progress.status is not JobStatus.CREATED, begins_s)
-        wait_settled(job)
+        wait_settled(job, held=held)
         yield job.why(refresh=True), job.view()
     finally:
         assert job.cancel(timeout_s=END_S), "a cancelled job ends"
 
 
-def wait_settled(job):
+def wait_settled(job, *, held):
     """Until the figures are of the job at work, not of its start."""
     deadline = time.monotonic() + END_S
     while True:
         progress = job.last_progress
         tasks = [task for vertex in progress.vertices for task in vertex.subtasks]
         told = all(task.busy + task.idle + task.back_pressured > 0 for task in tasks)
-        if told and progress.uptime_s >= SETTLED_S:
+        filled = not held or progress.vertices[0].back_pressured > 0.8
+        if told and filled and progress.uptime_s >= SETTLED_S:
             return
         assert time.monotonic() < deadline, progress
         assert not job.status.over, progress

@@ -1,5 +1,6 @@
 """`headgate experiment`: its options, what it refuses and when, how it is interrupted."""
 
+import logging
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from tests.support_commands import command
 from headgate.cli import experiment_run, main
 from headgate.cli.app import app
 from headgate.cli.experiment_run import Wishes
+from headgate.cli.scripts import ending_jobs
 from headgate.experiments import panels
 from headgate.experiments.report import Report
 from headgate.experiments.running import Verdict
@@ -122,6 +124,23 @@ def test_ctrl_c_ends_it_and_leaves_the_terminal_clean():
         assert run.out.rpartition("\x1b[J")[2] == "headgate: interrupted; its jobs are cancelled\n"
         assert "\x1b[?25l" not in run.out, "the cursor is never hidden"
         assert not list(Path().iterdir()), "no file of half a run"
+
+
+def test_what_py4j_logs_of_ctrl_c_while_spark_starts_is_not_shown(caplog):
+    def log(cause):
+        try:
+            try:
+                raise cause
+            except RuntimeError as error:
+                raise OSError("Error while sending or receiving") from error
+        except OSError:
+            logging.exception("Exception while sending command.")  # noqa: LOG015 - as Py4J does
+
+    with ending_jobs():
+        log(RuntimeError("reentrant call inside <_io.BufferedReader name=3>"))
+        assert caplog.messages == []
+        log(RuntimeError("the JVM is gone"))
+        assert caplog.messages == ["Exception while sending command."], "that is no interrupt"
 
 
 def test_in_a_terminal_there_is_a_live_chart_and_it_stays_in_the_end():

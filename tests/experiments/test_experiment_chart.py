@@ -51,6 +51,8 @@ def dots(rows):
 def test_what_is_low_is_below_and_what_is_late_is_right():
     rows = draw_rows(panel(line([(0.1, 0.0), (9.9, 100.0)], kind=Kind.POINTS)), width=50, height=13, end_s=10, top=100)
     assert dots(rows) == {(0, 0), (39, 9)}
+    text = plain(rows).split("\n")
+    assert (text[1][-1], text[10][10]) == ("⠈", "⡀"), "the highest dot of its character, and the lowest"
 
 
 def test_a_level_line_is_level_and_a_step_is_connected():

@@ -46,8 +46,8 @@ def test_speeds_may_differ_by_five_percent(ratio, consumer_per_s):
         ({"producer_per_s": None}, "one of the two stood still"),
         ({"followed_after_s": None}, "the producer did not follow"),
         ({"producer_per_s": 940.0}, "the producer gave out 0.94 of what the consumer took"),
-        ({"full_per_s": 2100.0}, "48 % of full speed instead of 100 %"),
-        ({"expected": 0.3, "throttled": True}, "100 % of full speed instead of 30 %"),
+        ({"full_per_s": 2100.0}, "48 % of full speed instead of 100 % (a busy machine?)"),
+        ({"expected": 0.3, "throttled": True}, "100 % of full speed instead of 30 % (a busy machine?)"),
     ],
 )
 def test_each_problem_is_named(change, problem):
@@ -69,11 +69,11 @@ def run_of(speeds, *, in_flight=5000, follower=None, record_bytes=100.0):
     )
     timeline = Timeline(start_ms=1_000_000, step_ms=100, steps=len(steps), tasks=lines)
     start_ns = 1_000_000 * 10**6
-    notes = [
-        Note("consumer", start_ns, start_ns + second * 10**9 + 5 * 10**8, start_ns + second * 10**9 + 6 * 10**8, 0,
-             in_flight, 1000.0 if second else 0.0)
-        for second in range(6)
-    ]  # fmt: skip
+    most = in_flight if isinstance(in_flight, list) else [in_flight] * 6
+    notes = []
+    for second in range(6):
+        sent_ns = start_ns + second * 10**9 + 5 * 10**8
+        notes.append(Note("consumer", start_ns, sent_ns, sent_ns + 10**8, 0, most[second], 1000.0 if second else 0.0))
     return result_of(notes, timeline, ids=(0, 1), schedule=schedule, settings=Settings(), record_bytes=record_bytes)
 
 
@@ -110,7 +110,7 @@ def test_a_producer_that_does_not_follow_in_one_phase_fails_and_the_phase_is_nam
 
 def test_a_consumer_that_is_not_released_fails():
     verdict = run_of((1000, 600, 300, 300, 300, 1000)).verdict()
-    assert str(verdict) == "FAIL: released: 30 % of full speed instead of 100 %"
+    assert str(verdict) == "FAIL: released: 30 % of full speed instead of 100 % (a busy machine?)"
 
 
 def test_more_bytes_than_the_ceiling_fail():
@@ -119,6 +119,12 @@ def test_more_bytes_than_the_ceiling_fail():
     verdict = run_of(AS_ASKED, in_flight=ceiling // 100 + 1).verdict()
     assert not verdict.passed
     assert "KiB were in flight, and the ceiling is" in verdict.text
+
+
+def test_what_is_in_flight_belongs_to_the_phase_in_which_it_was_sent():
+    found = run_of(AS_ASKED, in_flight=[9, 1, 2, 3, 4, 5])
+    assert [phase.in_flight_bytes for phase in found.phases] == [100, 200, 300, 400, 500]
+    assert [size for _, size in found.in_flight] == [900, 100, 200, 300, 400, 500]
 
 
 def test_the_ceiling_counts_batches_as_large_as_they_are():
@@ -168,7 +174,7 @@ def test_nothing_known_of_one_of_them_fails():
 
 def test_the_first_quarter_of_a_phase_does_not_count():
     schedule = Schedule(neighbour_phases(1), phase_s=1.0, lead_s=1.0)
-    fast = Speeds(0.0, 0.05, (*[0.0] * 25, *[100.0] * 15, *[0.0] * 5, *[50.0] * 15, *[0.0] * 5, *[100.0] * 15))
+    fast = Speeds(0.0, 0.05, (*[0.0] * 25, *[100.0] * 15, *[900.0] * 5, *[50.0] * 15, *[0.0] * 5, *[100.0] * 15))
     found = Neighbour(mode=FlowControl.CREDIT, schedule=schedule, record_bytes=1.0, fast=fast, slow=fast, took={})
     assert found.keeps() == pytest.approx(0.5)
 

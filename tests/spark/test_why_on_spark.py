@@ -23,14 +23,14 @@ def env(spark):
 
 def test_a_map_that_computes_on_spark(env):
     env.from_source(Numbers()).map(burn).for_each(drop)
-    with asked(env, BEGINS_S) as (found, _):
+    with asked(env, begins_s=BEGINS_S) as (found, _):
         assert (found.cause, found.vertex, found.operator, found.subtask) == (Cause.CPU, 1, "map(burn)", None), found
         assert is_in(found.function, burn), found
 
 
 def test_a_key_that_most_records_have_on_spark(env):
     env.from_source(Cities()).key_by(lambda record: record[0]).map(nap).for_each(drop)
-    with asked(env, BEGINS_S) as (found, view):
+    with asked(env, begins_s=BEGINS_S) as (found, view):
         assert (found.cause, found.vertex, found.operator) == (Cause.HOT_KEY, 1, "map(nap)"), found
         assert found.subtask == busiest(view, 1)
         assert found.key == repr(HOT_KEY)

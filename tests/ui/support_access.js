@@ -11,6 +11,7 @@ function luminance(rgb) {
 
 function parse(text) {
     const parts = text.match(/[\d.]+/g).map(Number);
+    if (text.startsWith("color(srgb")) parts.splice(0, 3, ...parts.slice(0, 3).map((part) => part * 255));
     return { rgb: parts.slice(0, 3), alpha: parts[3] ?? 1 };
 }
 
@@ -28,7 +29,8 @@ function ground(element) {
 /** [contrast, text, colour, whether it is a chart's] of all texts in sight; those in coloured cells are left out. */
 function contrasts() {
     const found = [];
-    const without = "script, style, noscript, option, .unseen, .skip, [hidden], .slice, .textpoint, .hm, #js-plotly-tester";
+    const without =
+        "script, style, noscript, option, .unseen, .skip, [hidden], .slice, .textpoint, .hm, #js-plotly-tester";
     const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
     for (let node = walker.nextNode(); node; node = walker.nextNode()) {
         const element = node.parentElement;
@@ -68,7 +70,11 @@ function faults() {
     const ours = (id) => !id.startsWith("clip") && !id.includes("plotly"); // the library's are its own business
     const keys = ["aria-controls", "aria-labelledby", "aria-describedby"];
     const leadsNowhere = (one, key) =>
-        one.hasAttribute(key) && one.getAttribute(key).split(" ").some((id) => !document.getElementById(id));
+        one.hasAttribute(key) &&
+        one
+            .getAttribute(key)
+            .split(" ")
+            .some((id) => !document.getElementById(id));
     return {
         nameless: controls.filter((one) => shown(one) && !nameOf(one)).map((one) => one.outerHTML),
         doubled: ids.filter((id, place) => ids.indexOf(id) !== place && ours(id)),

@@ -131,7 +131,7 @@ def test_the_header_tells_what_the_whole_job_does(serve, visit):
     assert page.title() == "synthetic (running) - headgate"
 
 
-@pytest.mark.parametrize("status", [JobStatus.FINISHED, JobStatus.FAILED, JobStatus.CANCELLED])
+@pytest.mark.parametrize("status", [JobStatus.FINISHED, JobStatus.FAILED])
 def test_a_job_that_is_over_says_so_and_shows_what_it_did(serve, visit, status):
     job = moving()
     page = visit(serve({"job-5eed": job}).server.url)

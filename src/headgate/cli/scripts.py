@@ -107,8 +107,17 @@ def ending_jobs() -> Iterator[None]:
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    """Py4J logs a traceback when Ctrl-C comes while it waits for the JVM; it raises KeyboardInterrupt as well."""
-    return not record.getMessage().startswith("KeyboardInterrupt while sending command")
+    """Py4J logs a traceback when Ctrl-C comes while it waits for the JVM; it raises KeyboardInterrupt as well.
+
+    Likewise when PySpark, on Ctrl-C, wants to tell the JVM of it while Py4J waits for another answer.
+    """
+    text = record.getMessage()
+    error = record.exc_info[1] if record.exc_info else None
+    reentrant = error is not None and "reentrant call" in str(error.__context__)
+    return not (
+        text.startswith("KeyboardInterrupt while sending command")
+        or (text.startswith("Exception while sending command") and reentrant)
+    )
 
 
 def _tell_of_unfinished() -> None:

@@ -98,7 +98,7 @@ class PhaseFigures:
         if self.share is not None and (
             self.share < _LEAST_SHARE * self.expected or (self.throttled and self.share > _MOST_SHARE * self.expected)
         ):
-            found.append(f"{_percent(self.share)} of full speed instead of {_percent(self.expected)}")
+            found.append(f"{_percent(self.share)} of full speed instead of {_percent(self.expected)} (a busy machine?)")
         return found
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """When who is throttled: the phases of an experiment, by seconds since its start.
 
 Plain data that goes to the workers with the plan; sources, consumers and the driver ask it the same questions. A run
-begins with a lead, in which nobody is throttled and full speed is measured: that of its fastest part, for what has just
-started is slow at first. Phases of one length follow.
+begins with a lead, in which nobody is throttled and full speed is measured. Phases of one length follow.
 
 Invariant: every moment from 0 to the end is in the lead or in exactly one phase.
 """
@@ -81,7 +80,7 @@ class Schedule:
 
     @property
     def slice_s(self) -> float:
-        """The lead is cut into stretches of this length; the fastest of them is full speed."""
+        """The lead is cut into stretches of this length, to measure full speed by."""
         return min(_SLICE_S, self.lead_s / _FEWEST_SLICES)
 
     @property

@@ -63,6 +63,7 @@ const show = oncePerFrame(() => {
     graph.update(view, state.selected);
     whyPanel.update(view.diagnosis, view.graph);
     if (isOver(view.progress.status)) whyPanel.close();
+    byId("pause").hidden = !source.live || isOver(view.progress.status);
     const job = state.jobs.find((one) => one.id === state.job);
     byId("cancel").hidden = !(job && job.allow_control && !isOver(view.progress.status));
     if (tabs.open === "selected") showSelected();

@@ -169,7 +169,7 @@ export class EdgePanel {
         const local = channels.filter((one) => one.local).length;
         const missing =
             this.#measure === "credit" && local > 0
-                ? ` ${local} of ${channels.length} channels are within one worker: their buffers are handed over and need no credit.`
+                ? ` ${local} of ${channels.length} channels are within one worker, and need no credit.`
                 : "";
         setText(this.#note, `${label}: ${hint}.${missing}`);
         if (this.#shape === "table") this.#table.update(channels);

@@ -148,7 +148,8 @@ export class Flame {
             setText(this.#said, "No worker gave samples of this vertex.");
             return;
         }
-        const level = `Back pressure ${mine.level.toUpperCase()}: at most ${percent(mine.ratio)} of a task's samples waited for an output buffer.`;
+        const most = `at most ${percent(mine.ratio)} of a task's samples waited for an output buffer`;
+        const level = `Back pressure ${mine.level.toUpperCase()}: ${most}.`;
         setText(this.#said, `${level} ${this.#pressure.samples} samples, ${clock(this.#pressure.at_ms)}.`);
         const tasks =
             this.#subtask === "all"

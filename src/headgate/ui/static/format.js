@@ -80,27 +80,20 @@ export function clock(ms) {
 }
 
 /**
- * What the tasks of a vertex mostly do, and how that is said: {state, label}. One task that is at its limit while the
+ * What the tasks of a vertex mostly do, and how that is said: {state, share, label}. One task that is at its limit while the
  * others wait is what matters of them.
  */
 export function mainState(figures) {
-    if (figures.state !== "running" && !(figures.past && figures.busy + figures.back_pressured + figures.idle > 0)) {
-        return { state: figures.state, label: capital(figures.state) };
-    }
-    const shares = [
-        ["back", "Back-pressured", figures.back_pressured],
-        ["busy", "Busy", figures.busy],
-        ["idle", "Idle", figures.idle],
-    ];
-    let [state, label, share] = shares[0];
-    for (const [one, name, value] of shares) if (value > share) [state, label, share] = [one, name, value];
-    if (share <= 0) return { state: "idle", label: "No figures yet" };
-    if (state === "idle" && figures.max_busy >= LIMIT)
-        return { state: "busy", label: `One task busy ${percent(figures.max_busy)}` };
-    if (state === "idle" && figures.max_back_pressured >= LIMIT) {
-        return { state: "back", label: `One held back ${percent(figures.max_back_pressured)}` };
-    }
-    return { state, label: `${label} ${percent(share)}` };
+    const { state: life, busy, back_pressured: back, idle, max_busy: mostBusy, max_back_pressured: mostBack } = figures;
+    if (life !== "running" && !(figures.past && busy + back + idle > 0))
+        return { state: life, share: 0, label: capital(life) };
+    const said = (state, share, words) => ({ state, share, label: `${words} ${percent(share)}` });
+    if (busy + back + idle <= 0) return { state: "idle", share: 0, label: "No figures yet" };
+    if (back >= busy && back >= idle) return said("back", back, "Back-pressured");
+    if (busy >= idle) return said("busy", busy, "Busy");
+    if (mostBusy >= LIMIT) return said("busy", mostBusy, "One task busy");
+    if (mostBack >= LIMIT) return said("back", mostBack, "One held back");
+    return said("idle", idle, "Idle");
 }
 
 export function capital(text) {

@@ -15,7 +15,7 @@ const ACROSS = { size: VERTEX.width, breadth: VERTEX.height, gap: 100, spread: 2
 const BRANCHING = { ...ACROSS, gap: 124 }; // where lines are not straight
 const DOWN = { size: VERTEX.height, breadth: VERTEX.width, gap: 74, spread: 26 }; // top to bottom
 const NARROW_PX = 640;
-const SCALES = { least: 0.2, readable: 0.7, most: 2, step: 1.25 };
+const SCALES = { least: 0.1, readable: 0.7, most: 2, step: 1.25 };
 const MARGIN = 12;
 
 export class Graph {

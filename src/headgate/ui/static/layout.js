@@ -2,7 +2,7 @@
 // that are near those of their neighbours. Pure: numbers in, numbers out; two runs give the same drawing.
 //
 // `along` is the way that data flow (left to right, or top to bottom on a narrow screen), `across` the other one. Edges
-// over several layers pass through bends, which have a place in every layer between, so that no edge runs over a vertex.
+// over several layers pass through bends, which have a place in every layer between: no edge runs over a vertex.
 
 const SWEEPS = 8;
 

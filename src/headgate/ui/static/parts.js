@@ -28,6 +28,7 @@ export function vertexButton(vertex, choose) {
 export function writeVertex(parts, figures, place) {
     const main = mainState(figures);
     setAttribute(parts.button, "data-state", main.state);
+    parts.button.style.setProperty("--share", `${Math.round(main.share * 100)}%`);
     setText(parts.state, main.label);
     const where = figures.past ? figures.state : place.in_driver ? "driver" : "";
     setText(parts.par, `×${place.parallelism} ${where}`.trimEnd());
