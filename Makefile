@@ -35,7 +35,7 @@ echo "Install one (Debian, Ubuntu: apt install python3.11-venv), or name one: ma
 exit 1
 endef
 
-.PHONY: help setup demo test lint docs bench bench-peers soak lock clean
+.PHONY: help setup demo test lint docs screenshots bench bench-peers soak lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -74,10 +74,14 @@ docs: $(STAMP) ## build the documentation into site/, a warning being an error
 	@log=$$($(BIN)/mkdocs build --strict 2>&1) || { printf '%s\n' "$$log"; exit 1; }
 	@echo "docs: site/index.html"
 
+screenshots: $(STAMP) ## take the pictures of the page that the README shows
+	@$(BIN)/python tools/screenshots.py
+
 bench: $(STAMP) ## measure the exchange and whole pipelines (BENCH_ARGS="--quick --check")
 	@$(BIN)/headgate bench local $(BENCH_ARGS)
 	@$(BIN)/headgate bench wire $(BENCH_ARGS)
 	@$(BIN)/headgate bench pipeline $(BENCH_ARGS)
+	@$(BIN)/headgate bench meters $(BENCH_ARGS)
 
 # Each peer in an environment of its own. Bytewax is made for Python 3.12 at most.
 bench-peers: $(PEERS)/bytewax/.stamp ## install what pipelines are measured beside, below .bench/
