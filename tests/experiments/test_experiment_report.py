@@ -137,7 +137,7 @@ def test_a_png_is_drawn_of_every_kind_of_line(tmp_path):
         draw_png("Speed", [PANEL], tmp_path / "nowhere" / "chart.png")
 
 
-def test_names_of_files_are_checked_before_anything_runs(tmp_path):
+def test_names_of_files_are_checked_before_anything_runs(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"--html report\.txt: the name must end in \.html"):
         check_html(Path("report.txt"))
     with pytest.raises(ConfigError, match="there is no directory"):
@@ -146,6 +146,9 @@ def test_names_of_files_are_checked_before_anything_runs(tmp_path):
     with pytest.raises(ConfigError, match="that is a directory"):
         check_file("--png", tmp_path / "chart.png", ".png")
     check_html(tmp_path / "report.HTML")
+    monkeypatch.setattr(panels.os, "access", lambda path, mode: path != tmp_path)
+    with pytest.raises(ConfigError, match="it cannot be written there"):
+        check_html(tmp_path / "report.html")
 
 
 @pytest.mark.parametrize(

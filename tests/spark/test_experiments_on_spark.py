@@ -23,7 +23,7 @@ class Log(list):
 @pytest.mark.spec("B3")
 def test_follow(spark):
     log = Log()
-    run = watch_follow(where_on(spark), Schedule(FOLLOW, phase_s=1.0, lead_s=1.5), Live(log, every_s=1.0), 1.0)
+    run = watch_follow(where_on(spark), Schedule(FOLLOW, phase_s=0.6, lead_s=1.0), Live(log, every_s=0.5), 0.5)
     check_follow(follow_json(run.result(), About("", ""), 1.0))
     pids = {worker.pid for worker in run.job.last_progress.workers}
     assert len(pids) == 3, "producer, consumer and driver are three processes"
@@ -32,6 +32,6 @@ def test_follow(spark):
 
 @pytest.mark.spec("B4")
 def test_neighbour(spark):
-    schedule = Schedule(neighbour_phases(1), phase_s=1.2, lead_s=0.5)
+    schedule = Schedule(neighbour_phases(1), phase_s=0.8, lead_s=0.4)
     found = watch_neighbour(where_on(spark), schedule, Live(Log(), every_s=1.0))
     check_neighbour(neighbour_json(found, About("", "")))

@@ -34,9 +34,9 @@ BATCH: Final = 500
 _PLAIN: Final = bytes(RECORD_BYTES)
 _STAMP: Final = struct.Struct("<Bqqqd")  # 1, or 2 for a barrier; start, moment; records before; full speed
 _BARRIER_NS: Final = 20_000_000
-_SHORTEST_S: Final = 0.001  # a sleep takes longer than it is asked to: short ones are put together
+_SHORTEST_S: Final = 0.0003  # a sleep takes longer than it is asked to: short ones are put together
 _LONGEST_S: Final = 0.05  # so that a task that is to end does
-_CATCH_UP_S: Final = 0.02  # how much of what was missed may be caught up with
+_CATCH_UP_S: Final = 0.005  # how much of what was missed may be caught up with
 
 _starts: dict[str, int] = {}  # of the runs whose sources are in this process
 _starts_lock = threading.Lock()

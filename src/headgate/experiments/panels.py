@@ -6,6 +6,7 @@ An experiment hands in panels: lines over the seconds of a run, with its phases 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.util import find_spec
@@ -101,6 +102,8 @@ def check_file(option: str, file: Path, ending: str) -> None:
         raise ConfigError(f"{option} {file}: there is no directory {file.absolute().parent}")
     if file.is_dir():
         raise ConfigError(f"{option} {file}: that is a directory")
+    if not os.access(file if file.exists() else file.absolute().parent, os.W_OK):
+        raise ConfigError(f"{option} {file}: it cannot be written there")
 
 
 def check_png(file: Path) -> None:

@@ -67,7 +67,7 @@ def follow_panels(found: Follow) -> list[Panel]:
             spans=spans,
             words=(
                 "Back-pressured is the time in which the producer slept because no buffer was free: much of it while "
-                "the consumer is slowed, none while the producer itself is the slower one. Then it is the consumer "
+                "the consumer is slowed, little while the producer itself is the slower one. Then it is the consumer "
                 "that has time: idle is what it spent waiting for records."
             ),
         ),
