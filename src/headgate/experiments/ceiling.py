@@ -67,11 +67,7 @@ def ceiling_of(settings: Settings, batch_bytes: int) -> Ceiling:
     """
     network = settings.network
     credited = network.flow_control is FlowControl.CREDIT
-    limits = Limits(
-        buffers_per_channel=network.buffers_per_channel,
-        floating_buffers_per_gate=network.floating_buffers_per_gate,
-        credit_based=credited,
-    )
+    limits = Limits.of(network)
     pool, gate = limits.partition_pool(1, bounded=True).maximum, limits.gate_pool(1).maximum
     assert pool is not None, "a bounded partition has a limit"
     assert gate is not None, "so has a gate"
