@@ -60,7 +60,7 @@ demo: $(STAMP) ## see pipelines run on Spark, and back pressure at work (DEMO_AR
 test: $(STAMP) ## everything that must pass: lint, docs, all tests but the soak
 	@$(MAKE) lint
 	@$(MAKE) docs
-	@$(BIN)/python -m pytest -m "not soak" -n logical --maxprocesses 4 --dist loadgroup $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not soak" -n logical --maxprocesses 4 $(PYTEST_ARGS)
 
 lint: $(STAMP) ## ruff (rules and format), mypy --strict on src, import contracts
 	@$(BIN)/ruff check --quiet .

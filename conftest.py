@@ -6,9 +6,11 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.support import unnamed_files
+from xdist.scheduler import LoadScopeScheduling
 
 from headgate.buffer import NetworkPool
 
@@ -16,6 +18,9 @@ collect_ignore_glob = [
     "src/headgate/bench/peers/*_flows.py",  # scripts for systems that are not installed here
     "tests/*/conftest.py",  # as modules with doctests they would be in each other's way
 ]
+
+
+TOGETHER = ("tests/spark/", "tests/ui/")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -29,16 +34,17 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(config.state_directory, ignore_errors=True)  # type: ignore[attr-defined]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where several processes share the tests: those of a session or a browser stay together, the longest first."""
-    together = {"spark": 0, "ui": 1}
-    order = {}
-    for item in items:
-        directory = item.path.parent.name if item.path.parent.parent.name == "tests" else ""
-        order[item] = together.get(directory, len(together))
-        if directory in together:
-            item.add_marker(pytest.mark.xdist_group(directory))
-    items.sort(key=order.__getitem__)
+class Together(LoadScopeScheduling):
+    """Where several processes share the tests: a file stays in one, and so do all that share a session or a browser."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return next((directory for directory in TOGETHER if file.startswith(directory)), file)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
+    """Called by xdist, with `-n`."""
+    return Together(config, log)
 
 
 def pytest_collection_finish() -> None:
