@@ -19,6 +19,8 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says it t
 
 
 def only(environment):
+    """The connection, once it is the only one: both sides may have begun one."""
+    wait_until(lambda: len(environment.connections()) == 1, "one connection")
     (found,) = environment.connections()
     return found
 

@@ -1,7 +1,7 @@
-"""A Chromium without a window for all tests of the page, and pages in it that must not complain or go elsewhere.
+"""A Chromium without a window for the tests of the page, and pages in it that must not complain or go elsewhere.
 
-The browser is there from the first of these tests to the last: while Playwright is, its event loop counts as running in
-this thread, which others could not stand.
+Each module has its own: while Playwright is there, its event loop counts as running in this thread, which other tests
+could not stand.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.timeout(INSTALLING_S))
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     path = find_browser()
     if path is None:
