@@ -303,6 +303,21 @@ def memory_link(transport, address, lost, **options):
     return made
 
 
+def test_what_is_said_after_close_is_not_sent_though_the_network_has_not_seen_the_close_yet():
+    transport, lost, accepted, heard = MemoryTransport(), [], [], []
+    port = ControlPort(Identity(JOB, ATTEMPT, COORDINATOR, SECRET), transport, ConnectionOptions())
+    port.on_proved = accepted.append
+    made = memory_link(transport, port.listen("127.0.0.1", 0), lost)
+    transport.run_until_idle()
+    accepted[0].on_message, accepted[0].on_lost = heard.append, lambda error: None
+    made[0].send(Done())
+    made[0].close()
+    made[0].send(Failed(1, "too late"))
+    transport.run_until_idle()
+    assert heard == [Done()]
+    assert lost == [None]
+
+
 @pytest.mark.parametrize("said_bytes", [0, 20, 48], ids=["nothing", "half of it", "hello"])
 def test_who_takes_too_long_to_prove_itself_is_dropped_and_keeps_nobody_out(said_bytes):
     transport, lost, accepted = MemoryTransport(), [], []
