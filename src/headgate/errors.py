@@ -25,6 +25,8 @@ __all__ = [
     "SelectorError",
     "SerializationError",
     "SpillError",
+    "StorageError",
+    "StorageFull",
     "TransportError",
     "UnstableKey",
     "UserCodeError",
@@ -306,6 +308,31 @@ class ChecksumMismatch(CorruptStream):
     """
 
     code = 20
+
+
+class StorageError(HeadgateError):
+    """Data on disk could not be written, read or found; `path` says where.
+
+    >>> StorageError("cannot be read: Input/output error", path="/data/v0.0-3.partition")
+    StorageError('/data/v0.0-3.partition: cannot be read: Input/output error')
+    """
+
+    code = 21
+    path: str = "unknown path"
+
+    def __init__(self, message: str, *, path: str) -> None:
+        super().__init__(f"{path}: {message}")
+        self.path = path
+
+
+class StorageFull(StorageError):
+    """There is no room left on a disk, or within `batch.disk_quota`.
+
+    >>> StorageFull("no space left on its disk", path="/data/v0.0-3.partition").path
+    '/data/v0.0-3.partition'
+    """
+
+    code = 22
 
 
 def _is_ours(module: str) -> bool:

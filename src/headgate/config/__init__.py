@@ -10,6 +10,8 @@ from headgate.config.settings import SETTINGS, Described, NetworkMemory, Setting
 from headgate.config.table import (
     BackoffSettings,
     BackpressureSettings,
+    BatchSettings,
+    Compression,
     ExecutionSettings,
     FlowControl,
     MemorySettings,
@@ -17,6 +19,7 @@ from headgate.config.table import (
     NetworkMemorySettings,
     NetworkSettings,
     RecordSettings,
+    RuntimeMode,
 )
 from headgate.config.units import (
     BufferTimeout,
@@ -32,7 +35,9 @@ __all__ = [
     "SETTINGS",
     "BackoffSettings",
     "BackpressureSettings",
+    "BatchSettings",
     "BufferTimeout",
+    "Compression",
     "Described",
     "Duration",
     "ExecutionSettings",
@@ -45,6 +50,7 @@ __all__ = [
     "NetworkMemorySettings",
     "NetworkSettings",
     "RecordSettings",
+    "RuntimeMode",
     "Setting",
     "Settings",
     "format_size",

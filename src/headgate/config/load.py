@@ -12,6 +12,7 @@ from typing import TypeVar
 from headgate.config.settings import SETTINGS, Settings, nearest, read_value, setting_named
 from headgate.config.table import (
     BackpressureSettings,
+    BatchSettings,
     ExecutionSettings,
     MemorySettings,
     MetricsSettings,
@@ -77,6 +78,7 @@ def load_settings(
         memory=_changed(MemorySettings(), "memory.", values),
         network=_changed(NetworkSettings(), "network.", values),
         execution=_changed(ExecutionSettings(), "execution.", values),
+        batch=_changed(BatchSettings(), "batch.", values),
         record=_changed(RecordSettings(), "record.", values),
         backpressure=_changed(BackpressureSettings(), "backpressure.", values),
         metrics=_changed(MetricsSettings(), "metrics.", values),

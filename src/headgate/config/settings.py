@@ -12,6 +12,7 @@ from typing import NamedTuple, get_args
 from headgate.config.kinds import Kind
 from headgate.config.table import (
     BackpressureSettings,
+    BatchSettings,
     ExecutionSettings,
     MemorySettings,
     MetricsSettings,
@@ -89,6 +90,7 @@ class Settings(Section):
     memory: MemorySettings = field(default_factory=MemorySettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
     execution: ExecutionSettings = field(default_factory=ExecutionSettings)
+    batch: BatchSettings = field(default_factory=BatchSettings)
     record: RecordSettings = field(default_factory=RecordSettings)
     backpressure: BackpressureSettings = field(default_factory=BackpressureSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)

@@ -24,6 +24,8 @@ from headgate.config.units import (
 __all__ = [
     "BackoffSettings",
     "BackpressureSettings",
+    "BatchSettings",
+    "Compression",
     "ExecutionSettings",
     "FlowControl",
     "MemorySettings",
@@ -31,6 +33,7 @@ __all__ = [
     "NetworkMemorySettings",
     "NetworkSettings",
     "RecordSettings",
+    "RuntimeMode",
     "Section",
 ]
 
@@ -56,6 +59,30 @@ class FlowControl(StrEnum):
 
     CREDIT = "credit"
     TCP = "tcp"
+
+
+class RuntimeMode(StrEnum):
+    """Whether tasks push records to each other while all run, or read what earlier ones have finished.
+
+    >>> ExecutionSettings().runtime_mode
+    <RuntimeMode.STREAMING: 'STREAMING'>
+    """
+
+    STREAMING = "STREAMING"
+    BATCH = "BATCH"
+    AUTO = "AUTO"  # BATCH where all sources are bounded
+
+
+class Compression(StrEnum):
+    """How data on disk is compressed.
+
+    >>> BatchSettings().compression
+    <Compression.LZ4: 'lz4'>
+    """
+
+    NONE = "none"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +214,44 @@ class ExecutionSettings(Section):
     max_parallelism: Annotated[
         int, Count(1, 32_768), "Number of key groups, so the most subtasks a keyed step can ever have."
     ] = 128
+    runtime_mode: Annotated[
+        RuntimeMode,
+        Choice(RuntimeMode),
+        "'STREAMING': all tasks at once, which push; 'BATCH': one after another, through disk; 'AUTO': BATCH where all "
+        "sources are bounded.",
+    ] = RuntimeMode.STREAMING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSettings(Section):
+    """What jobs in BATCH mode keep on disk, and how often they try.
+
+    >>> BatchSettings().attempts
+    3
+    """
+
+    directories: Annotated[
+        str,
+        Path("directories, separated by commas, or nothing"),
+        "Where partitions and spilled groups go, spread over all of these; empty is the system's place for files.",
+    ] = ""
+    disk_quota: Annotated[
+        int, Size(0, 1024 * 1024 * GIB), "Most bytes that a worker keeps on disk for a job; 0: no limit."
+    ] = 0
+    compression: Annotated[
+        Compression, Choice(Compression), "How buffers on disk are compressed, each only where that makes it smaller."
+    ] = Compression.LZ4
+    read_ahead: Annotated[
+        int, Count(1, 10_000), "Most buffers that are read from disk before the reader of a partition wants them."
+    ] = 8
+    group_memory: Annotated[
+        int,
+        Size(64 * KIB, 1024 * GIB),
+        "Memory of a task for the values of its keys; what does not fit is sorted and merged on disk.",
+    ] = 256 * MIB
+    attempts: Annotated[
+        int, Count(1, 1_000), "How often a part of the job is tried before the job fails of its failure."
+    ] = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

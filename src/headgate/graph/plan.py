@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from headgate.buffer import GateDemand, PartitionDemand, TaskDemand
 from headgate.ids import JobId  # noqa: TC001 - a field's type
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from headgate.task.operator import Operator
     from headgate.task.source import Source
 
-__all__ = ["ChainedOperator", "Exchange", "Plan", "Ship", "ShipKind", "Vertex"]
+__all__ = ["ChainedOperator", "Exchange", "Partition", "Plan", "Ship", "ShipKind", "Vertex"]
 
 
 class ShipKind(StrEnum):
@@ -57,6 +59,18 @@ class Ship:
     key: Callable[[Any], Hashable] | None = None  # of HASH
     columns: tuple[str, ...] = ()  # of HASH_COLUMNS: record batches are partitioned by these
     function: Callable[[Any, int], int] | None = None  # of CUSTOM: (record, channels) -> channel
+
+
+class Partition(msgspec.Struct, frozen=True, order=True):
+    """A result partition of a job, without what all of them share.
+
+    >>> Partition(vertex=3, output=0, subtask=7).subtask
+    7
+    """
+
+    vertex: int
+    output: int  # which of the vertex's exchanges
+    subtask: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +136,7 @@ class Exchange:
     output: int = 0  # which of the producer's exchanges this is
     hint: object = None  # the declared type of its records; None: not declared
     buffer_timeout: BufferTimeout | None = None  # None: as `execution.buffer_timeout` says
+    blocking: bool = False  # through disk: consumers begin when their producers have finished
 
     def consumers_of(self, subtask: int, producers: int, consumers: int) -> range:
         """The consumer's subtasks that a producer's subtask writes to, which are its subpartitions in order.
@@ -163,6 +178,7 @@ class Plan:
     settings: Settings
     slot_groups: tuple[tuple[str, int], ...] = (("default", 0),)  # and the first worker of each
     serializers: dict[object, Any] = field(default_factory=dict)  # the user's own, by type or name
+    batch: bool = False  # regions one after another, not all tasks at once: see `graph.regions`
 
     @property
     def uses_driver(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from headgate.errors import HeadgateError, UserCodeError, error_from_wire
+from headgate.graph.plan import Partition
 
 __all__ = [
     "Cancel",
@@ -61,18 +62,6 @@ class TaskState(StrEnum):
     def over(self) -> bool:
         """Whether it is one of the last states."""
         return self in {TaskState.FINISHED, TaskState.CANCELLED, TaskState.FAILED}
-
-
-class Partition(msgspec.Struct, frozen=True):
-    """A result partition of the job, without what all of them share.
-
-    >>> Partition(vertex=3, output=0, subtask=7).subtask
-    7
-    """
-
-    vertex: int
-    output: int
-    subtask: int
 
 
 # From a worker.
