@@ -85,6 +85,7 @@ bench: $(STAMP) ## measure the exchange and whole pipelines (BENCH_ARGS="--quick
 	@$(BIN)/headgate bench wire $(BENCH_ARGS)
 	@$(BIN)/headgate bench pipeline $(BENCH_ARGS)
 	@$(BIN)/headgate bench meters $(BENCH_ARGS)
+	@$(BIN)/headgate bench batch $(BENCH_ARGS)
 
 # Each peer in an environment of its own. Bytewax is made for Python 3.12 at most.
 bench-peers: $(PEERS)/bytewax/.stamp ## install what pipelines are measured beside, below .bench/

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headgate.api.source_files import FileSource
     from headgate.api.source_socket import SocketTextSource
     from headgate.api.sources import CollectionSource, GeneratorSource, RateSource
-    from headgate.config import Settings
+    from headgate.config import RuntimeMode, Settings
     from headgate.coordinator import Job, JobStatus, Progress
     from headgate.errors import ConfigError, HeadgateError, UserCodeError
     from headgate.record import Serializer
@@ -109,6 +109,7 @@ __all__ = [
     "ReduceFunction",
     "Results",
     "RuntimeContext",
+    "RuntimeMode",
     "Serializer",
     "Settings",
     "Sink",
@@ -141,7 +142,7 @@ _MODULES = {
     "headgate.api.source_files": "FileSource",
     "headgate.api.source_socket": "SocketTextSource",
     "headgate.api.sources": "CollectionSource GeneratorSource RateSource",
-    "headgate.config": "Settings",
+    "headgate.config": "RuntimeMode Settings",
     "headgate.coordinator": "Job JobStatus Progress",
     "headgate.errors": "ConfigError HeadgateError UserCodeError",
     "headgate.record": "Serializer",

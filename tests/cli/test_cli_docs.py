@@ -16,7 +16,7 @@ def test_every_command_is_in_the_table():
     assert set(re.findall(r"^\| \[?`headgate (\w+)", DOCS, re.MULTILINE)) == set(COMMANDS)
 
 
-@pytest.mark.parametrize("name", ["demo", "run", "jobs", "top", "why", "report", "ui", "examples", "doctor"])
+@pytest.mark.parametrize("name", ["demo", "run", "jobs", "top", "why", "report", "ui", "examples", "bench", "doctor"])
 def test_every_option_is_explained(name):
     section = re.search(rf"^## {name}\n(.*?)(?=^## |\Z)", DOCS, re.MULTILINE | re.DOTALL)[1]
     for parameter in COMMANDS[name].params:

@@ -52,6 +52,25 @@ def test_what_a_script_says_wins(script, capsys):
     assert capsys.readouterr().out == "<StreamExecutionEnvironment on Spark, parallelism 2> 6\n"
 
 
+@pytest.mark.spec("T4")
+@pytest.mark.parametrize("mode", ["batch", "BATCH"])
+def test_the_mode(mode, script, capsys):
+    file = script("""
+        print(env.settings.execution.runtime_mode)
+        print(hg.environment(runtime_mode="AUTO").settings.execution.runtime_mode)
+    """)
+    assert main(["run", file, "--local", "--mode", mode]) == 0
+    assert capsys.readouterr().out == "BATCH\nAUTO\n"
+
+
+def test_a_source_without_an_end_in_batch_is_one_line_and_code_2(script, capsys):
+    file = script("env.rate(10).print()\nenv.execute()\n")
+    assert main(["run", file, "--local", "--mode", "batch"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("headgate: rate: this source has no end")
+    assert err.count("\n") == 1
+
+
 def test_a_session_or_a_host_is_not_replaced_by_local():
     with use_defaults(Defaults(local=True, master="local[7]")):
         assert not hg.environment(object())._local

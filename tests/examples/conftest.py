@@ -1,4 +1,7 @@
-"""Environments that every example runs in: on the local host, with 1, 2 and 4 workers, with usual and tiny buffers."""
+"""Environments that every example runs in: on the local host, with 1, 2 and 4 workers.
+
+In STREAMING with usual and with tiny buffers; in BATCH with so little memory for keys that most examples spill.
+"""
 
 import pytest
 
@@ -22,13 +25,18 @@ def tiny_buffers(parallelism: int) -> dict[str, object]:
     }
 
 
-@pytest.fixture(params=["default", "tiny"])
+BATCH = {"execution.runtime_mode": "BATCH", "batch.group_memory": "64 KiB"}
+
+
+@pytest.fixture(params=["default", "tiny", "batch"])
 def buffers(request):
     return request.param
 
 
 @pytest.fixture(params=[1, 2, 4])
 def env(request, buffers):
-    return hg.environment(
-        local=True, parallelism=request.param, settings=tiny_buffers(request.param) if buffers == "tiny" else {}
-    )
+    if buffers == "batch":
+        settings = BATCH
+    else:
+        settings = tiny_buffers(request.param) if buffers == "tiny" else {}
+    return hg.environment(local=True, parallelism=request.param, settings=settings)

@@ -9,11 +9,12 @@ from functools import partial
 
 import pytest
 from tests.support_links import Link
-from tests.support_pipeline import run
+from tests.support_pipeline import run, running, wait_progress
 from tests.support_slow import (
     HOT_KEY,
     HOT_SHARE,
     QUICK,
+    SETTLED_S,
     Cities,
     HardNumbers,
     LeisurelyNumbers,
@@ -170,3 +171,17 @@ def test_nothing_where_the_job_is_over():
     assert job.status is JobStatus.FINISHED
     assert (found.cause, found.vertex) == (Cause.NONE, None)
     assert "over" in found.summary
+
+
+def test_a_batch_job_is_held_back_by_what_runs(tmp_path):
+    """What reads from disk waits for nobody, and nobody for it: the work of the region that runs is the limit."""
+    env = hg.environment(
+        local=True, parallelism=2, runtime_mode="BATCH", settings={**QUICK, "batch.directories": str(tmp_path)}
+    )
+    env.from_collection(range(100_000)).rebalance().map(look_up).rebalance().for_each(drop)
+    with running(env) as job:
+        wait_progress(job, lambda now: now.uptime_s > SETTLED_S and all(one.busy for one in now.vertices[1].subtasks))
+        found, view = job.why(), job.view()
+    assert [one.blocking for one in view.graph.edges] == [True, True]
+    assert (found.cause, found.vertex, found.operator) == (Cause.WAITING, 1, "map(look_up)"), found
+    assert is_in(found.function, look_up), found

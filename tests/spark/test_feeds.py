@@ -99,3 +99,28 @@ def test_a_feed_ends_once_everything_was_taken() -> None:
     assert feed.take(1.0) == 1
     assert feed.ended
     assert feed.take(1.0) is None
+
+
+def tagged(source: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    columns = [pa.array([source]), pa.array([sink.getvalue().to_pybytes()], pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, names=[SOURCE_COLUMN, "batch"])
+
+
+@pytest.mark.timeout(30)
+def test_sources_that_are_read_in_turn_do_not_wait_for_each_other() -> None:
+    """Each has more batches than its queue holds."""
+    rows = [tagged(source, numbers(100 * source + n)) for source in range(3) for n in range(50)]
+    with feeding(["a", "b", "c"], iter(rows), in_turn=True):
+        assert drain("a") == list(range(50))
+        assert drain("b") == list(range(100, 150))
+        assert drain("c") == list(range(200, 250))
+
+
+@pytest.mark.timeout(30)
+def test_a_source_that_is_not_read_does_not_hold_up_the_next() -> None:
+    rows = [tagged(source, numbers(100 * source + n)) for source in range(2) for n in range(50)]
+    with feeding(["a", "b"], iter(rows), in_turn=True):
+        assert drain("b") == list(range(100, 150))

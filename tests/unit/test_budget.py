@@ -82,6 +82,23 @@ def test_a_job_that_does_not_fit_is_refused_with_the_whole_sum() -> None:
     assert last.startswith("Any of these is enough: ")
 
 
+@pytest.mark.spec("M5")
+def test_a_worker_that_reads_from_disk_needs_a_little_more() -> None:
+    assert Limits().read_ahead_pool() == PoolBounds(2, None)
+    assert preflight(JOB, segments=NEEDED + 2, segment_size=KIB, limits=CREDIT, read_ahead=True) == NEEDED + 2
+    with pytest.raises(InsufficientBuffers) as caught:
+        preflight(JOB, segments=NEEDED + 1, segment_size=KIB, limits=CREDIT, read_ahead=True)
+    head, *rows, last = str(caught.value).splitlines()
+    assert head == "the job needs 32 network buffers on this worker, which has 31:"
+    assert rows[-1] == "  read-ahead of blocking partitions: 2"
+    assert sum(int(row.rsplit(": ", 1)[1]) for row in rows) == NEEDED + 2
+    assert "network.buffers_per_channel = 1" in last
+    few = [TaskDemand("sink", gates=(GateDemand(2, 0),))]
+    with pytest.raises(InsufficientBuffers) as caught:
+        preflight(few, segments=3, segment_size=KIB, limits=CREDIT, read_ahead=True)
+    assert "buffers_per_channel" not in str(caught.value), "it would not be enough"
+
+
 def remedies(segments: int, segment_size: int, limits: Limits, job: list[TaskDemand]) -> dict[str, str]:
     with pytest.raises(InsufficientBuffers) as caught:
         preflight(job, segments=segments, segment_size=segment_size, limits=limits)

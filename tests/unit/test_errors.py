@@ -39,6 +39,8 @@ WIRE_CODES = {
     18: "SelectorError",
     19: "UnstableKey",
     20: "ChecksumMismatch",
+    21: "StorageError",
+    22: "StorageFull",
 }
 
 

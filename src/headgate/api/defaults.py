@@ -42,6 +42,7 @@ class Defaults:
     settings: Mapping[str, object] = field(default_factory=dict)
     progress: bool | None = None  # None: where there is a terminal
     page: Page | None = None  # None: only if `execute` is told so
+    runtime_mode: str | None = None  # None: as the settings say
 
 
 _current: ContextVar[Defaults] = ContextVar("headgate_defaults", default=Defaults())  # noqa: B039 - it is frozen

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Self
 
-    from headgate.config import BufferTimeout, Settings
+    from headgate.config import BufferTimeout, RuntimeMode, Settings
     from headgate.coordinator.job import Job
     from headgate.graph.plan import Plan
     from headgate.graph.stream_graph import Edge, Node
@@ -41,6 +41,7 @@ def environment(
     *,
     parallelism: int | None = None,
     local: bool | None = None,
+    runtime_mode: RuntimeMode | str | None = None,
     settings: Mapping[str, object] | None = None,
     host: Any = None,
 ) -> StreamExecutionEnvironment:
@@ -51,6 +52,9 @@ def environment(
         parallelism: Subtasks of each operator for which nothing else is said; by default as many as there are slots.
         local: Run everything in threads of this process, without Spark: for tests and debugging. Not said: False, or
             what `headgate run` was told.
+        runtime_mode: 'STREAMING', the default: all tasks run at once and push records to each other; 'BATCH': one
+            after another, through disk, and a running aggregate gives only its last value of each key; 'AUTO': BATCH
+            where all sources say that they end. The setting `execution.runtime_mode`.
         settings: Settings by dotted key; `headgate config` lists all.
         host: What runs plans, instead of Spark or threads.
 
@@ -59,7 +63,9 @@ def environment(
     >>> sorted(env.from_collection([3, 1, 2]).execute_and_collect())
     [1, 2, 3]
     """
-    return StreamExecutionEnvironment(spark, parallelism=parallelism, local=local, settings=settings, host=host)
+    return StreamExecutionEnvironment(
+        spark, parallelism=parallelism, local=local, runtime_mode=runtime_mode, settings=settings, host=host
+    )
 
 
 class StreamExecutionEnvironment(Beginning):
@@ -77,6 +83,7 @@ class StreamExecutionEnvironment(Beginning):
         *,
         parallelism: int | None = None,
         local: bool | None = None,
+        runtime_mode: RuntimeMode | str | None = None,
         settings: Mapping[str, object] | None = None,
         host: Any = None,
     ) -> None:
@@ -100,8 +107,12 @@ class StreamExecutionEnvironment(Beginning):
         parallelism = given.parallelism if parallelism is None else parallelism
         if parallelism is not None:
             self.set_parallelism(parallelism)
+        if given.runtime_mode is not None:
+            self.set_runtime_mode(given.runtime_mode)
         for key, value in {**given.settings, **(settings or {})}.items():
             self.set(key, value)
+        if runtime_mode is not None:
+            self.set_runtime_mode(runtime_mode)
 
     @classmethod
     def get_execution_environment(cls, spark: Any = None, **options: Any) -> Self:
@@ -165,6 +176,18 @@ class StreamExecutionEnvironment(Beginning):
     def set_max_parallelism(self, max_parallelism: int) -> Self:
         """How many key groups there are: `execution.max_parallelism`."""
         return self.set("execution.max_parallelism", max_parallelism)
+
+    def set_runtime_mode(self, mode: RuntimeMode | str) -> Self:
+        """'STREAMING', 'BATCH' or 'AUTO': `execution.runtime_mode`; see `environment`.
+
+        >>> import headgate as hg
+        >>> env = hg.environment(local=True, parallelism=2).set_runtime_mode("BATCH")
+        >>> ignored = env.rate(10).for_each(lambda n: None)
+        >>> env.explain()
+        Traceback (most recent call last):
+        headgate.errors.ConfigError: rate: this source has no end, which BATCH would wait for: ...
+        """
+        return self.set("execution.runtime_mode", str(mode).upper())
 
     def set_buffer_timeout(self, timeout: int | str | BufferTimeout) -> Self:
         """When buffers that are not full are sent: `execution.buffer_timeout`; a number counts milliseconds."""

@@ -29,6 +29,10 @@ R = TypeVar("R")
 class KeyedStream(DataStream[T], Generic[K, T]):
     """A stream after `key_by`.
 
+    Its running aggregates (`reduce`, `sum`, `min`, `max`, `min_by`, `max_by`, `count`) give out one record for every
+    record in STREAMING mode, and in BATCH mode only the last one of each key, when all input is there. Functions,
+    windows and joins see one key after the other in BATCH.
+
     >>> import headgate as hg
     >>> env = hg.environment(local=True, parallelism=2)
     >>> sales = env.from_collection([("tea", 2), ("milk", 3), ("tea", 5)]).key_by(lambda sale: sale[0])
@@ -48,13 +52,17 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         self._key_hint = key_hint
 
     def reduce(self, function: Callable[[T, T], T] | ReduceFunction[T]) -> DataStream[T]:
-        """All records of a key so far as one, given out for every record.
+        """All records of a key so far as one, given out for every record; in BATCH mode once, when all are there.
 
         >>> import headgate as hg
         >>> env = hg.environment(local=True, parallelism=1)
         >>> pairs = env.from_collection([("a", 1), ("b", 2), ("a", 3)]).key_by(lambda pair: pair[0])
         >>> list(pairs.reduce(lambda x, y: (x[0], x[1] + y[1])).execute_and_collect())
         [('a', 1), ('b', 2), ('a', 4)]
+        >>> env = hg.environment(local=True, parallelism=1, runtime_mode="BATCH")
+        >>> pairs = env.from_collection([("a", 1), ("b", 2), ("a", 3)]).key_by(lambda pair: pair[0])
+        >>> list(pairs.reduce(lambda x, y: (x[0], x[1] + y[1])).execute_and_collect())
+        [('a', 4), ('b', 2)]
         """
         from headgate.task.keyed import KeyedReduce  # noqa: PLC0415 - only where it is used
 
@@ -64,7 +72,9 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         return self._then(operator_name("reduce", function), make, hint=self.hint)
 
     def sum(self, field: int | str | None = None) -> DataStream[T]:
-        """The sum of a field over the records of a key so far, in the latest of them, given out for every record.
+        """The sum of a field over the records of a key so far, in the first of them, given out for every record.
+
+        In BATCH mode it is given out once for each key, when all its records are there.
 
         Args:
             field: Its index in a tuple or list, its key in a dict, its name in an object; None: the record itself.
@@ -79,6 +89,8 @@ class KeyedStream(DataStream[T], Generic[K, T]):
     def min(self, field: int | str | None = None) -> DataStream[T]:
         """The smallest value of a field so far, put into the first record of its key: see `sum`, `min_by`.
 
+        In BATCH mode it is given out once for each key, when all its records are there.
+
         >>> import headgate as hg
         >>> env = hg.environment(local=True, parallelism=1)
         >>> list(env.from_collection([3, 1, 2]).key_by(lambda n: "all").min().execute_and_collect())
@@ -89,6 +101,8 @@ class KeyedStream(DataStream[T], Generic[K, T]):
     def max(self, field: int | str | None = None) -> DataStream[T]:
         """The largest value of a field so far, put into the first record of its key: see `sum`, `max_by`.
 
+        In BATCH mode it is given out once for each key, when all its records are there.
+
         >>> import headgate as hg
         >>> env = hg.environment(local=True, parallelism=1)
         >>> list(env.from_collection([1, 3, 2]).key_by(lambda n: "all").max().execute_and_collect())
@@ -98,6 +112,8 @@ class KeyedStream(DataStream[T], Generic[K, T]):
 
     def min_by(self, field: int | str | None = None) -> DataStream[T]:
         """The record with the smallest value of a field so far, the first of several.
+
+        In BATCH mode it is given out once for each key, when all its records are there.
 
         >>> import headgate as hg
         >>> env = hg.environment(local=True, parallelism=1)
@@ -110,6 +126,8 @@ class KeyedStream(DataStream[T], Generic[K, T]):
     def max_by(self, field: int | str | None = None) -> DataStream[T]:
         """The record with the largest value of a field so far, the first of several.
 
+        In BATCH mode it is given out once for each key, when all its records are there.
+
         >>> import headgate as hg
         >>> env = hg.environment(local=True, parallelism=1)
         >>> ages = env.from_collection([("ann", 30), ("bob", 40), ("cem", 20)]).key_by(lambda person: "all")
@@ -119,7 +137,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         return self._aggregated("max_by", field)
 
     def count(self) -> DataStream[tuple[K, int]]:
-        """Each key with the number of its records so far, given out for every record.
+        """Each key with the number of its records so far, given out for every record; in BATCH mode once, at the end.
 
         >>> import headgate as hg
         >>> env = hg.environment(local=True, parallelism=2)
@@ -137,6 +155,9 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         self, function: KeyedProcessFunction[K, T, R], output_type: object = None
     ) -> DataStream[R]:
         """Any number of records for each record, with state and timers of its key: see `KeyedProcessFunction`.
+
+        In BATCH mode the function sees one key after the other: its records in the order in which they came, its
+        timers of event time where they would have fired, and then all that are left. State is forgotten with its key.
 
         >>> import headgate as hg
         >>> class FirstOnly(hg.KeyedProcessFunction):

@@ -97,6 +97,7 @@ class GeneratorSource(Source[T]):
 
     A generator function, or any callable with `per_subtask=True`, is called once in each subtask, with as many of
     (subtask, parallelism) as it takes. It may yield `Wait` when it has nothing for now. `count` is then shared out too.
+    Whether it ends is not known without a count: `bounded` says so.
 
     >>> def letters(subtask):
     ...     yield from "abc" if subtask == 0 else "xyz"
@@ -119,7 +120,9 @@ class GeneratorSource(Source[T]):
         self._count = count
         self._per_subtask = inspect.isgeneratorfunction(function) if per_subtask is None else per_subtask
         self._arguments = _positional(function) if self._per_subtask else 1
-        self.bounded = (self._per_subtask or count is not None) if bounded is None else bounded
+        self.bounded = bounded
+        if bounded is None and (count is not None or not self._per_subtask):
+            self.bounded = count is not None
         self.hint = hint
 
     def splits(self, parallelism: int) -> Sequence[tuple[int, int]]:

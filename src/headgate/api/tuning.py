@@ -90,7 +90,10 @@ class Tuned:
         return self
 
     def slot_sharing_group(self, group: str) -> Self:
-        """Its workers run only operators of this group; those after it are in the same unless they say otherwise."""
+        """Its workers run only operators of this group; those after it are in the same unless they say otherwise.
+
+        In BATCH it changes nothing: all stages share all workers, one after another.
+        """
         self._tuned("slot_sharing_group").slot_group = group
         return self
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headgate.coordinator.job import Job
     from headgate.observe.progress import Progress
 
-__all__ = ["NOT_KEPT", "Bounded", "Outcome", "bounded", "delays_ms", "on_spark", "start_s", "throughput"]
+__all__ = ["NOT_KEPT", "Bounded", "Outcome", "bounded", "delays_ms", "finish", "on_spark", "start_s", "throughput"]
 
 _PARALLELISM = 2
 _LIMIT_S = 120.0  # for a job to start, and to end after its sources have
@@ -94,7 +94,7 @@ def _counters(progress: Progress) -> list[Mapping[str, int]]:
     return [subtask.counters for vertex in progress.vertices for subtask in vertex.subtasks]
 
 
-def _finish(job: Job, seconds: float) -> list[Mapping[str, int]]:
+def finish(job: Job, seconds: float) -> list[Mapping[str, int]]:
     """Wait for a job that takes so long, and what its tasks have counted."""
     if not job.await_termination(_LIMIT_S + seconds):
         job.cancel()
@@ -114,7 +114,7 @@ def throughput(
     flow(env, seconds)
     job = env.execute_async(name)
     with during(job):
-        counters = _finish(job, seconds)
+        counters = finish(job, seconds)
     return Outcome.of(counters, each=LINE_WORDS if name.startswith("W1") else 1).per_second
 
 
@@ -128,7 +128,7 @@ def delays_ms(
     env = make()
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as directory:
         flow(env, seconds + skip_s, directory, skip_s)
-        _finish(env.execute_async("W3"), seconds + skip_s)
+        finish(env.execute_async("W3"), seconds + skip_s)
         found = array("q")
         for file in Path(directory).iterdir():
             found.frombytes(file.read_bytes())
@@ -149,7 +149,7 @@ def start_s(make: Callable[[], hg.StreamExecutionEnvironment]) -> float:
     env = make()
     env.from_source(Made(lambda: iter([[1]]), int)).rebalance().sink_to(_Once())
     started_ns = time.monotonic_ns()
-    counters = _finish(env.execute_async("start"), 0)
+    counters = finish(env.execute_async("start"), 0)
     return (min(one[LAST] for one in counters if one.get(LAST)) - started_ns) / 1e9
 
 

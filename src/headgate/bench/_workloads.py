@@ -15,6 +15,7 @@ __all__ = [
     "LINE_WORDS",
     "SECOND_RECORDS",
     "WAIT_S",
+    "exactly",
     "lines",
     "pace",
     "records",
@@ -81,6 +82,19 @@ def repeat(values: Sequence[T], size: int, seconds: float) -> Iterator[Sequence[
             yield values[start : start + size]
             if time.monotonic_ns() >= until_ns:
                 return
+
+
+def exactly(values: Sequence[T], size: int, count: int) -> Iterator[Sequence[T]]:
+    """Slices of the values, again and again, until so many have been given out.
+
+    >>> list(exactly("abcde", 2, 8))
+    ['ab', 'cd', 'e', 'ab', 'c']
+    """
+    left = count
+    while left > 0:
+        for start in range(0, min(left, len(values)), size):
+            yield values[start : start + min(size, left - start)]
+        left -= len(values)
 
 
 def seconds_of(size: int, seconds: float) -> Iterator[list[tuple[str, int, int]]]:

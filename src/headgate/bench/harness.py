@@ -9,6 +9,7 @@ import importlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from pkgutil import iter_modules
 from typing import TypeVar
 
@@ -74,11 +75,14 @@ class Bench:
         repeats: int = 3,
         only: Sequence[str] = (),
         progress: Progress | None = None,
+        directory: Path | None = None,
     ) -> None:
         if repeats < 1:
             raise ConfigError(f"repeats = {repeats}: measure at least once")
         self.quick = quick
         self.repeats = repeats
+        self.directory = directory
+        """Where files go, if somebody has said it: for suites with `disk`."""
         self.panels: list[Panel] = []
         """What a chart of the cases so far would show."""
         self.notes: list[str] = []
@@ -193,6 +197,7 @@ class Suite:
     meaning: str
     cases: Callable[[Bench], Rows]
     charts: bool = False  # some of its cases can be drawn
+    disk: bool = False  # it writes files, to a directory that can be chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +229,7 @@ _SUITES: dict[str, Suite] = {}
 
 
 def suite(
-    name: str, meaning: str, *, charts: bool = False
+    name: str, meaning: str, *, charts: bool = False, disk: bool = False
 ) -> Callable[[Callable[[Bench], Rows]], Callable[[Bench], Rows]]:
     """Register a function as the suite `name`; `meaning` is one sentence for `headgate bench --list`.
 
@@ -237,7 +242,7 @@ def suite(
 
     def register(cases: Callable[[Bench], Rows]) -> Callable[[Bench], Rows]:
         assert name not in _SUITES, f"two bench suites are called {name!r}"
-        _SUITES[name] = Suite(name, meaning, cases, charts)
+        _SUITES[name] = Suite(name, meaning, cases, charts, disk)
         return cases
 
     return register

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headgate.input import InputGate
-    from headgate.output import ResultPartition
+    from headgate.output import AnyPartition
 
 __all__ = ["local"]
 
@@ -68,7 +68,7 @@ def _exchange(
     kind: PartitionType = PartitionType.PIPELINED_BOUNDED,
     mib: int = 64,
     settings: Settings | None = None,
-) -> Iterator[tuple[Environment, list[ResultPartition], InputGate]]:
+) -> Iterator[tuple[Environment, list[AnyPartition], InputGate]]:
     """Partitions and one gate that reads all their subpartitions."""
     with Environment(settings, memory_bytes=mib * _MIB) as environment:
         gate = environment.gate("bench", channels=partitions * subpartitions)

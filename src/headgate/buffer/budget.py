@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headgate.config import FlowControl
 from headgate.errors import InsufficientBuffers
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from headgate.config import NetworkSettings
 
 __all__ = ["GateDemand", "Limits", "PartitionDemand", "PoolBounds", "TaskDemand", "preflight"]
+
+_READ_AHEAD: Final = 2  # buffers: one is read into while the other is sent or looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,14 @@ class Limits:
         maximum = remote_channels * self.buffers_per_channel + self.floating_buffers_per_gate
         return PoolBounds(remote_channels, maximum)
 
+    def read_ahead_pool(self) -> PoolBounds:
+        """The buffers into which a worker reads its blocking partitions: few are enough, more are faster.
+
+        >>> Limits().read_ahead_pool()
+        PoolBounds(required=2, maximum=None)
+        """
+        return PoolBounds(_READ_AHEAD, None)
+
     def exclusive(self, remote_channels: int) -> int:
         """Buffers that belong to a gate's channels for good."""
         return remote_channels * self.buffers_per_channel if self.credit_based else 0
@@ -137,8 +147,10 @@ class TaskDemand:
         return sum(p.required(limits) for p in self.partitions) + sum(g.required(limits) for g in self.gates)
 
 
-def preflight(tasks: list[TaskDemand], *, segments: int, segment_size: int, limits: Limits) -> int:
-    """How many buffers these tasks require of one worker, if it has them.
+def preflight(
+    tasks: list[TaskDemand], *, segments: int, segment_size: int, limits: Limits, read_ahead: bool = False
+) -> int:
+    """How many buffers these tasks require of one worker, if it has them; with `read_ahead`, it reads from disk, too.
 
     Raises:
         InsufficientBuffers: it has not; the text shows the sum and the smallest change that fits.
@@ -158,7 +170,8 @@ def preflight(tasks: list[TaskDemand], *, segments: int, segment_size: int, limi
     Any of these is enough: memory.network.min = 352KiB (and memory.network.max not below it); \
 network.buffers_per_channel = 1; memory.segment_size = 26KiB
     """
-    total = sum(task.required(limits) for task in tasks)
+    ahead = limits.read_ahead_pool().required if read_ahead else 0
+    total = ahead + sum(task.required(limits) for task in tasks)
     if total <= segments:
         return total
     lines = [f"the job needs {total} network buffers on this worker, which has {segments}:"]
@@ -169,6 +182,8 @@ network.buffers_per_channel = 1; memory.segment_size = 26KiB
         for gate in task.gates:
             what = f"gate of {gate.remote_channels} remote and {gate.local_channels} local channels"
             lines.append(f"  {task.name}: {what}: {gate.required(limits)}")
+    if ahead:
+        lines.append(f"  read-ahead of blocking partitions: {ahead}")
     remedies = _remedies(tasks, total, segments, segment_size, limits)
     lines.append(f"Any of these is enough: {'; '.join(remedies)}")
     raise InsufficientBuffers("\n".join(lines))
@@ -176,11 +191,12 @@ network.buffers_per_channel = 1; memory.segment_size = 26KiB
 
 def _remedies(tasks: list[TaskDemand], total: int, segments: int, segment_size: int, limits: Limits) -> list[str]:
     """The smallest change of each setting that would make the job fit."""
+    more = total - sum(task.required(limits) for task in tasks)  # than the tasks want
     needed_kib = math.ceil(total * segment_size / 1024)
     remedies = [f"memory.network.min = {needed_kib}KiB (and memory.network.max not below it)"]
     for per_channel in range(limits.buffers_per_channel - 1, 0, -1):
         fewer = replace(limits, buffers_per_channel=per_channel)
-        if sum(task.required(fewer) for task in tasks) <= segments:
+        if more + sum(task.required(fewer) for task in tasks) <= segments:
             remedies.append(f"network.buffers_per_channel = {per_channel}")
             break
     smaller = segments * segment_size // total

@@ -42,6 +42,10 @@ def bench(
         Path | None,
         typer.Option("--plot", metavar="FILE", help="Draw a chart too, as .svg or .png, where there is one."),
     ] = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option("--directory", metavar="PATH", help="Where suites that measure disks write their files."),
+    ] = None,
 ) -> None:
     """Measure what headgate costs, each figure beside a baseline measured in the same run."""
     if list_suites:
@@ -53,10 +57,13 @@ def bench(
     chosen = [find_suite(name) for name in dict.fromkeys(names)]
     if plot is not None:
         _check_plot(plot, chosen)
+    if directory is not None:
+        _check_directory(chosen)
     reports = []
     for one in chosen:
         with _progress(one.name) as progress:
-            report = run_suite(one, Bench(quick=quick, repeats=repeats, only=cases or (), progress=progress))
+            given = Bench(quick=quick, repeats=repeats, only=cases or (), progress=progress, directory=directory)
+            report = run_suite(one, given)
         if not report.rows and cases:
             continue  # another suite may have what was asked for
         reports.append(report)
@@ -82,6 +89,13 @@ def _check_plot(file: Path, chosen: list[Suite]) -> None:
         known = ", ".join(one.name for one in suites() if one.charts) or "none"
         raise ConfigError(f"--plot: suite {without[0]} has no chart; those with one are {known}")
     check_plot(file)
+
+
+def _check_directory(chosen: list[Suite]) -> None:
+    without = [one.name for one in chosen if not one.disk]
+    if without:
+        known = ", ".join(one.name for one in suites() if one.disk) or "none"
+        raise ConfigError(f"--directory: suite {without[0]} writes no files; those that do are {known}")
 
 
 def _draw(file: Path, panels: list[Panel]) -> None:

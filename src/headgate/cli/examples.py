@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headgate.cli.run import Local, Parallelism, Progress, chosen_defaults
+from headgate.cli.run import Local, Mode, Parallelism, Progress, chosen_defaults
 from headgate.cli.scripts import run_script
 from headgate.cli.tables import show_table
 from headgate.errors import ConfigError
@@ -30,6 +30,7 @@ def examples(  # noqa: PLR0917 - the command's options
     source: Annotated[bool, typer.Option("--source", help="Print its source instead, to read or to copy.")] = False,
     local: Local = False,
     parallelism: Parallelism = None,
+    mode: Mode = None,
     progress: Progress = None,
 ) -> None:
     """List the pipelines that come with headgate, run one, or print its source.
@@ -45,7 +46,8 @@ def examples(  # noqa: PLR0917 - the command's options
         return
     if local and _NEEDS_SPARK in _about(file)[1]:
         raise ConfigError(f"{name} reads or makes Spark DataFrames: run it without --local")
-    run_script(file, arguments or [], chosen_defaults(parallelism=parallelism, local=local, progress=progress))
+    chosen = chosen_defaults(parallelism=parallelism, local=local, progress=progress, mode=mode)
+    run_script(file, arguments or [], chosen)
 
 
 def find_example(name: str) -> Path:

@@ -10,10 +10,10 @@ from headgate.api.defaults import Defaults, Page
 from headgate.api.page import close_page, keep_page
 from headgate.cli.config import assignment
 from headgate.cli.scripts import run_script
-from headgate.config import load_settings
+from headgate.config import RuntimeMode, load_settings
 from headgate.errors import ConfigError
 
-__all__ = ["Local", "Parallelism", "Progress", "chosen_defaults", "chosen_page", "run_file"]
+__all__ = ["Local", "Mode", "Parallelism", "Progress", "chosen_defaults", "chosen_page", "run_file"]
 
 Master = Annotated[
     str | None,
@@ -27,6 +27,15 @@ Parallelism = Annotated[
     int | None, typer.Option("--parallelism", min=1, help="Subtasks of each operator; by default one per task slot.")
 ]
 Local = Annotated[bool, typer.Option("--local", help="Run in threads of this process, without Spark.")]
+Mode = Annotated[
+    RuntimeMode | None,
+    typer.Option(
+        "--mode",
+        case_sensitive=False,
+        help="How jobs run: STREAMING, all tasks at once; BATCH, one after another through disk; AUTO, BATCH where all"
+        " sources end.",
+    ),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="A setting; `headgate config` lists all. Repeatable."),
@@ -64,6 +73,8 @@ def chosen_defaults(
     local: bool = False,
     settings: list[str] | None = None,
     progress: bool | None = None,
+    *,
+    mode: RuntimeMode | None = None,
 ) -> Defaults:
     """What the options say, checked.
 
@@ -74,7 +85,9 @@ def chosen_defaults(
         raise ConfigError("--local runs without Spark: give --master, or --local, not both")
     code = dict(assignment(one) for one in settings or [])
     load_settings(code=code, environ={}, code_name="--set")
-    return Defaults(master=master, parallelism=parallelism, local=local, settings=code, progress=progress)
+    return Defaults(
+        master=master, parallelism=parallelism, local=local, settings=code, progress=progress, runtime_mode=mode
+    )
 
 
 def run_file(  # noqa: PLR0917 - the command's options
@@ -88,6 +101,7 @@ def run_file(  # noqa: PLR0917 - the command's options
     master: Master = None,
     parallelism: Parallelism = None,
     local: Local = False,
+    mode: Mode = None,
     settings: Set = None,
     progress: Progress = None,
     ui: Ui = False,
@@ -102,7 +116,7 @@ def run_file(  # noqa: PLR0917 - the command's options
     Exits with 1 if the script's code fails, with 2 if headgate does, with 130 after Ctrl-C, which cancels its jobs.
     """
     page = chosen_page(ui, ui_port, allow_control, keep_ui)
-    chosen = replace(chosen_defaults(master, parallelism, local, settings, progress), page=page)
+    chosen = replace(chosen_defaults(master, parallelism, local, settings, progress, mode=mode), page=page)
     interrupted = False
     try:
         run_script(file, arguments or [], chosen)

@@ -103,7 +103,10 @@ class EventLog:
         if self._is_over:
             return
         of = self._plan.vertex(vertex)
-        if state is TaskState.RUNNING:
+        if state is TaskState.DEPLOYED:  # perhaps again
+            self._runs[vertex].discard(subtask)
+            self._ends[vertex].pop(subtask, None)
+        elif state is TaskState.RUNNING:
             runs = self._runs[vertex]
             if subtask not in runs:
                 runs.add(subtask)
@@ -126,6 +129,11 @@ class EventLog:
         (state,) = ends
         if state is not TaskState.FAILED or vertex.parallelism > 1:  # else it was said
             self.note(f"{vertex.name}: {_all_of(vertex, f'has {_ENDS[state]}', f'have {_ENDS[state]}')}")
+
+    def renewed(self) -> None:
+        """The job goes on with other workers: what was running is not."""
+        for vertex, runs in self._runs.items():
+            runs.intersection_update([one for one, end in self._ends[vertex].items() if end is TaskState.FINISHED])
 
     def over(self, status: JobStatus) -> None:
         """The job is over."""

@@ -65,6 +65,12 @@ class Member:
         if self.here and self.link is not None:
             self.link.send(message)
 
+    def dismiss(self) -> None:
+        """It is of an attempt that is over: nothing of what it says, or of how it ends, matters any more."""
+        if self.link is not None:
+            self.link.on_message = self.link.on_lost = _ignore
+            self.link.close()
+
 
 def check_register(register: Register) -> None:
     """Refuse a worker that cannot take part.
@@ -124,3 +130,6 @@ def readers_of(plan: Plan, partition: Partition, worker: int) -> list[int]:
             subtasks = exchange.consumers_of(partition.subtask, producer.parallelism, consumer.parallelism)
             return sorted({consumer.workers(plan)[one] for one in subtasks})
     raise RemoteProtocolError(f"worker {worker} has no {partition}")
+
+
+def _ignore(_: object) -> None: ...

@@ -14,7 +14,7 @@ import secrets
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from headgate.errors import AuthError, ConfigError, HeadgateError, RemoteProtocolError
+from headgate.errors import AuthError, ConfigError, HeadgateError, RemoteProtocolError, TransportError
 from headgate.net.certificates import server_context
 from headgate.net.tls import TlsStream
 from headgate.wire.handshake import NONCE_BYTES, ServerHandshake
@@ -76,6 +76,12 @@ class ControlPort:
     def half_open(self) -> int:
         """Connections whose peer has not proved itself yet."""
         return len(self._half_open)
+
+    def renew(self, identity: Identity) -> None:
+        """Accept the workers of another attempt, and nobody of an earlier one, however far its handshake is."""
+        self._identity = identity
+        for link in list(self._half_open):
+            link.fail(TransportError("it is of an attempt that is over", peer=link.address))
 
     def close(self) -> None:
         """Accept no more, and drop who has not proved itself. May be repeated."""

@@ -85,6 +85,11 @@ class JobWatch:
         self.log.note(f"the job begins, with {count} worker{'' if count == 1 else 's'}")
         self.sampling.begun()
 
+    def renewed(self) -> None:
+        """The workers have left, and others come to go on with the job."""
+        self.tracker.renewed()
+        self.log.renewed()
+
     def over(self, status: JobStatus) -> None:
         """The job is over; nobody is asked any more."""
         self.sampling.over()

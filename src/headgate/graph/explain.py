@@ -1,7 +1,8 @@
 """A plan for people: as text, and as a Mermaid diagram.
 
-Shows what is decided before anything runs: which operators form a task, where its subtasks are, how records get from
-one task to the next and by which serializer, and how many network buffers each worker needs of those it has (M5).
+Shows what is decided before anything runs: whether it is STREAMING or BATCH, which operators form a task, where its
+subtasks are, how records get from one task to the next and by which serializer, and how many network buffers each
+worker needs of those it has (M5). In BATCH also what goes through disk, and which stages wait for which.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ import re
 from typing import TYPE_CHECKING
 
 from headgate.buffer import Limits
-from headgate.config import format_size
+from headgate.config import RuntimeMode, format_size
 from headgate.errors import ConfigError
 from headgate.graph.plan import ShipKind
+from headgate.graph.regions import Regions, stages_of
 from headgate.record import AuthenticatedPeer, SerializerRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from headgate.graph.plan import Exchange, Plan, Vertex
+    from headgate.graph.regions import Stage
 
 __all__ = ["explain_mermaid", "explain_text"]
 
@@ -37,7 +40,7 @@ def explain_text(plan: Plan, *, memory_bytes: int) -> str:
     >>> count = graph.add("count", object, inputs=[Edge(words, Ship(ShipKind.HASH, key=len))])
     >>> plan = make_plan(graph.take(), job="1", name="job", parallelism=2, settings=Settings(), splits=False)
     >>> print(explain_text(plan, memory_bytes=2**20))
-    job: 2 vertices on 2 workers
+    job: STREAMING, 2 vertices on 2 workers
     <BLANKLINE>
     [0] words
         parallelism 2, workers 0 to 1
@@ -49,20 +52,26 @@ def explain_text(plan: Plan, *, memory_bytes: int) -> str:
     network buffers of 32 KiB that each worker needs, of 32 that it has:
         workers 0, 1: 5 = 3 (words) + 2 (count)
     """
-    lines = [f"{plan.name}: {len(plan.vertices)} vertices on {_count(plan.workers, 'worker')}" + _driver(plan), ""]
+    regions = Regions(plan) if plan.batch else None
+    stages = "" if regions is None else f" in {_count(len(regions.stages), 'stage')}"
+    where = f"on {_count(plan.workers, 'worker')}{' and in the driver' if plan.uses_driver else ''}"
+    lines = [f"{plan.name}: {_mode(plan)}, {_count(len(plan.vertices), 'vertex', 'vertices')}{stages} {where}", ""]
     serializers = _Serializers(plan)
     for vertex in plan.vertices:
         lines += _vertex_lines(plan, vertex, serializers)
+    if regions is not None:
+        lines += _stage_lines(regions)
     lines += _budget_lines(plan, memory_bytes)
     return "\n".join(lines)
 
 
-def _driver(plan: Plan) -> str:
-    return " and in the driver" if plan.uses_driver else ""
+def _mode(plan: Plan) -> str:
+    mode = "BATCH" if plan.batch else "STREAMING"
+    return f"{mode} (chosen by AUTO)" if plan.settings.execution.runtime_mode is RuntimeMode.AUTO else mode
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
+def _count(number: int, one: str, several: str | None = None) -> str:
+    return f"{number} {one if number == 1 else several or one + 's'}"
 
 
 def _where(plan: Plan, vertex: Vertex) -> str:
@@ -86,6 +95,22 @@ def _vertex_lines(plan: Plan, vertex: Vertex, serializers: _Serializers) -> Iter
     yield ""
 
 
+def _stage_lines(regions: Regions) -> Iterator[str]:
+    """What is run together in a worker, and what it waits for."""
+    yield "stages, of which a worker runs one at a time:"
+    for stage in regions.stages:
+        vertices = ", ".join(f"[{vertex}]" for vertex in stage.vertices)
+        yield f"    {stage.id}: {vertices}{_waits_for(regions, stage)}"
+    yield ""
+
+
+def _waits_for(regions: Regions, stage: Stage) -> str:
+    if stage.sink_in_driver:
+        return ", at the end"
+    before = sorted({regions.stage_of(one.producer) for one in regions.plan.inputs(stage.vertices[0])})
+    return f", after {', '.join(map(str, before))}" if before else ""
+
+
 def _chain_lines(vertex: Vertex) -> Iterator[str]:
     """The operators of a vertex, where they are not just one after another."""
     operators = vertex.operators
@@ -105,6 +130,8 @@ def _shipped(exchange: Exchange) -> str:
     text = str(ship.kind)
     if ship.kind is ShipKind.HASH_COLUMNS:
         text = f"hash of {', '.join(ship.columns)}"
+    if exchange.blocking:
+        text += ", blocking"
     return text if exchange.tag is None else f"side output {exchange.tag}, {text}"
 
 
@@ -127,13 +154,15 @@ def _budget_lines(plan: Plan, memory_bytes: int) -> Iterator[str]:
     """The buffers that each worker needs, of how many it has; workers that need the same stand together."""
     limits, segment_size = Limits.of(plan.settings.network), plan.settings.memory.segment_size
     available = memory_bytes // segment_size
-    yield f"network buffers of {format_size(segment_size)} that each worker needs, of {available} that it has:"
+    needs = "needs for the largest of its stages" if plan.batch else "needs"
+    yield f"network buffers of {format_size(segment_size)} that each worker {needs}, of {available} that it has:"
     alike: dict[tuple[int, str], list[int]] = {}
     for worker in range(plan.workers + plan.uses_driver):
-        demands = plan.demands_of(worker)
-        required = sum(one.required(limits) for one in demands)
-        parts = " + ".join(f"{one.required(limits)} ({_task(one.name)})" for one in demands)
-        alike.setdefault((required, parts), []).append(worker)
+        needed = [(one.required(limits), _task(one.name)) for one in plan.demands_of(worker)]
+        if plan.batch:
+            needed.append((limits.read_ahead_pool().required, "reading ahead"))
+        parts = " + ".join(f"{buffers} ({what})" for buffers, what in needed)
+        alike.setdefault((sum(buffers for buffers, _ in needed), parts), []).append(worker)
     for (required, parts), workers in alike.items():
         lacking = f": {required - available} too few" if required > available else ""
         yield f"    {_named(workers, plan.workers)}: {required} = {parts or 'nothing'}{lacking}"
@@ -153,7 +182,7 @@ def _named(workers: list[int], driver: int) -> str:
 
 
 def explain_mermaid(plan: Plan) -> str:
-    """The plan as a Mermaid flowchart.
+    """The plan as a Mermaid flowchart; in BATCH with a title that says so, stages as boxes, thick blocking exchanges.
 
     >>> from headgate.config import Settings
     >>> from headgate.graph import Edge, Ship, StreamGraph, make_plan
@@ -168,7 +197,8 @@ def explain_mermaid(plan: Plan) -> str:
         v0 -->|"hash, str"| v1
     """
     serializers = _Serializers(plan)
-    lines = ["flowchart LR"]
+    lines = ["---", f"title: {_mode(plan)}", "---"] if plan.batch else []
+    lines.append("flowchart LR")
     for vertex in plan.vertices:
         operators = "<br/>".join(_quoted(operator.name) for operator in vertex.operators)
         where = "driver" if vertex.in_driver else f"x {vertex.parallelism}"
@@ -176,19 +206,23 @@ def explain_mermaid(plan: Plan) -> str:
         lines.append(f"    v{vertex.id}{opening}{operators}<br/><i>{where}</i>{closing}")
     for exchange in plan.exchanges:
         label = _quoted(f"{_shipped(exchange)}, {serializers.of(exchange)}")
-        lines.append(f'    v{exchange.producer} -->|"{label}"| v{exchange.consumer}')
+        arrow = "==>" if exchange.blocking else "-->"
+        lines.append(f'    v{exchange.producer} {arrow}|"{label}"| v{exchange.consumer}')
     return "\n".join(lines + list(_subgraphs(plan)))
 
 
 def _subgraphs(plan: Plan) -> Iterable[str]:
-    """Slot groups, where there are several."""
-    if len(plan.slot_groups) < 2:
-        return
-    for number, (group, _) in enumerate(plan.slot_groups):
-        members = [vertex for vertex in plan.vertices if vertex.slot_group == group and not vertex.in_driver]
-        yield f'    subgraph g{number} ["{_quoted(group)}"]'
-        for vertex in members:
-            yield f"        v{vertex.id}"
+    """Stages in BATCH; otherwise slot groups, where there are several."""
+    boxes: list[tuple[str, str, list[int]]] = []
+    if plan.batch:
+        boxes = [(f"s{stage.id}", f"stage {stage.id}", list(stage.vertices)) for stage in stages_of(plan)]
+    elif len(plan.slot_groups) > 1:
+        for number, (group, _) in enumerate(plan.slot_groups):
+            members = [vertex.id for vertex in plan.vertices if vertex.slot_group == group and not vertex.in_driver]
+            boxes.append((f"g{number}", group, members))
+    for name, title, vertices in boxes:
+        yield f'    subgraph {name} ["{_quoted(title)}"]'
+        yield from (f"        v{vertex}" for vertex in vertices)
         yield "    end"
 
 

@@ -4,8 +4,8 @@ Made from the stream graph by `graph.planner`, in the driver; read by every work
 functions in it. Nothing here runs anything.
 
 Invariants: subtask i of a vertex is in worker i, and a vertex `in_driver` has one subtask, in the driver, whose worker
-number is the number of workers; operators of a chain come after those they read from, and the first is its head;
-the exchanges of a vertex are numbered as `outputs` lists them.
+number is the number of workers; vertices come after those they read from, and so do the operators of a chain, of which
+the first is its head; the exchanges of a vertex are numbered as `outputs` lists them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headgate.buffer import GateDemand, PartitionDemand, TaskDemand
+from headgate.buffer import GateDemand, Limits, PartitionDemand, TaskDemand
 from headgate.ids import JobId  # noqa: TC001 - a field's type
 
 if TYPE_CHECKING:
@@ -156,6 +156,10 @@ class Exchange:
 
     def producers_of(self, subtask: int, producers: int, consumers: int) -> list[int]:
         """The producer's subtasks that a consumer's subtask reads from, which are its channels in order."""
+        if self.ship.kind is ShipKind.FORWARD:
+            return [subtask]
+        if self.ship.kind is not ShipKind.RESCALE:
+            return list(range(producers))
         return [one for one in range(producers) if subtask in self.consumers_of(one, producers, consumers)]
 
 
@@ -209,8 +213,19 @@ class Plan:
                 yield vertex, workers.index(worker)
 
     def demands_of(self, worker: int) -> list[TaskDemand]:
-        """What the tasks of a worker require of its memory (M5)."""
-        return [self._demand(vertex, subtask, worker) for vertex, subtask in self.tasks_of(worker)]
+        """What the tasks that a worker has at the same time require of its memory (M5).
+
+        In BATCH these are the tasks of one region, and what counts is the region that requires most.
+        """
+        demands = {vertex.id: self._demand(vertex, subtask, worker) for vertex, subtask in self.tasks_of(worker)}
+        if not self.batch:
+            return list(demands.values())
+        from headgate.graph.regions import stages_of  # noqa: PLC0415 - it is made of plans
+
+        limits = Limits.of(self.settings.network)
+        here = [stage.vertices for stage in stages_of(self) if stage.vertices[0] in demands]
+        regions = [[demands[vertex] for vertex in vertices] for vertices in here]
+        return max(regions, key=lambda tasks: sum(one.required(limits) for one in tasks), default=[])
 
     def _demand(self, vertex: Vertex, subtask: int, worker: int) -> TaskDemand:
         partitions = [
@@ -221,6 +236,16 @@ class Plan:
         for one in self.inputs(vertex.id):
             producer = self.vertex(one.producer)
             subtasks = one.producers_of(subtask, producer.parallelism, vertex.parallelism)
-            local = sum(producer.workers(self)[number] == worker for number in subtasks)
+            local = self._local_channels(one, subtasks, worker)
             gates.append(GateDemand(remote_channels=len(subtasks) - local, local_channels=local))
         return TaskDemand(f"{vertex.name} ({subtask})", tuple(partitions), tuple(gates))
+
+    def _local_channels(self, exchange: Exchange, subtasks: list[int], worker: int) -> int:
+        """How many channels are sure to read from their own worker.
+
+        A finished partition may be found elsewhere after a restart; only the driver's own are always there.
+        """
+        if exchange.blocking and worker != self.workers:
+            return 0
+        workers = self.vertex(exchange.producer).workers(self)
+        return sum(workers[number] == worker for number in subtasks)

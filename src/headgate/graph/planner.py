@@ -2,23 +2,27 @@
 
 Called in the driver, once per execution and by `explain`. Everything that can be refused is refused here, with the
 name of the operator, before anything is started.
+
+In BATCH (`graph.regions`) every exchange is blocking, except where a task can hand its records to one other task in the
+same worker; and what a sink in the driver reads is fetched to the driver first, whole: see `_with_fetches`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from headgate.config import RuntimeMode
 from headgate.errors import ConfigError
 from headgate.graph.plan import ChainedOperator, Exchange, Plan, Ship, ShipKind, Vertex
 from headgate.graph.segments import with_fitting_segments
-from headgate.graph.stream_graph import Chaining
+from headgate.graph.stream_graph import Chaining, Edge, Node
+from headgate.task.basic import PassOn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headgate.config import Settings
-    from headgate.graph.stream_graph import Edge, Node
     from headgate.ids import JobId
 
 __all__ = ["DEFAULT_GROUP", "make_plan"]
@@ -68,8 +72,46 @@ def make_plan(
     """
     if not nodes:
         raise ConfigError("there is nothing to execute: add a source and a sink, such as print(), first")
-    planner = _Planner(nodes, parallelism, settings, chaining=chaining, splits=splits)
+    batch = _is_batch(nodes, settings.execution.runtime_mode)
+    nodes = _with_fetches(nodes) if batch else nodes
+    planner = _Planner(nodes, parallelism, settings, batch=batch, chaining=chaining, splits=splits)
     return planner.plan(job, name, serializers or {})
+
+
+def _is_batch(nodes: Sequence[Node], mode: RuntimeMode) -> bool:
+    """Whether a job is run in BATCH, as it was told or as AUTO chooses."""
+    if mode is RuntimeMode.STREAMING:
+        return False
+    sources = [(node, node.source) for node in nodes if node.source is not None]
+    if mode is RuntimeMode.AUTO:
+        return all(source.bounded for _, source in sources)
+    for node, source in sources:
+        if source.bounded is False:
+            raise ConfigError(
+                f"{node.name}: this source has no end, which BATCH would wait for: give it an end (a count, for"
+                " example), or choose STREAMING, or AUTO, which is BATCH only where every source says that it ends"
+                " (set_runtime_mode, execution.runtime_mode, --mode)"
+            )
+    return True
+
+
+def _with_fetches(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes, with a `fetch` in the driver before each sink there.
+
+    What such a sink does is seen at once: it must not be done twice, nor stop half-way, because a worker was lost. So
+    everything that it reads is on the driver's own disk before it begins.
+    """
+    found, ids = [], 1 + max(node.id for node in nodes)
+    for node in nodes:
+        if node.in_driver and node.inputs:
+            hints = [edge.hint for edge in node.inputs]
+            hint = hints[0] if all(one == hints[0] for one in hints) else None
+            fetch = Node(ids, "fetch", PassOn, node.inputs, hint=hint, in_driver=True, parallelism=1, fixed=True)
+            ids += 1
+            found += [fetch, replace(node, inputs=(Edge(fetch, Ship(ShipKind.FORWARD)),))]
+        else:
+            found.append(node)
+    return found
 
 
 @dataclass(slots=True)
@@ -85,9 +127,10 @@ class _Decided:
 
 class _Planner:
     def __init__(
-        self, nodes: Sequence[Node], parallelism: int, settings: Settings, *, chaining: bool, splits: bool
+        self, nodes: Sequence[Node], parallelism: int, settings: Settings, *, batch: bool, chaining: bool, splits: bool
     ) -> None:
         self._nodes = nodes
+        self._batch = batch
         self._splits = splits
         self._settings = settings
         self._chaining = chaining
@@ -103,7 +146,7 @@ class _Planner:
         vertices = tuple(self._vertex(number, chain) for number, chain in enumerate(self._chains))
         groups, workers = _slot_groups(vertices)
         exchanges = self._exchanges()
-        plan = Plan(job, name, vertices, exchanges, workers, self._settings, groups, dict(serializers))
+        plan = Plan(job, name, vertices, exchanges, workers, self._settings, groups, dict(serializers), self._batch)
         return with_fitting_segments(plan)
 
     def _decide(self, node: Node) -> _Decided:
@@ -119,7 +162,7 @@ class _Planner:
                 f"{node.name}: its parallelism of {parallelism} is above its max_parallelism of {most}:"
                 " lower the first or raise the second (set_max_parallelism, execution.max_parallelism)"
             )
-        group = node.slot_group
+        group = DEFAULT_GROUP if self._batch else node.slot_group  # regions share all workers, one after another
         if group is None:
             groups = {self._decided[edge.node.id].group for edge in node.inputs}
             group = groups.pop() if len(groups) == 1 else DEFAULT_GROUP
@@ -130,7 +173,7 @@ class _Planner:
         producers = self._decided[edge.node.id].parallelism
         consumers = self._decided[node.id].parallelism
         if node.in_driver:
-            return Ship(ShipKind.GLOBAL)
+            return Ship(ShipKind.FORWARD if edge.node.in_driver else ShipKind.GLOBAL)
         if edge.ship is None:
             return Ship(ShipKind.FORWARD if producers == consumers else ShipKind.REBALANCE)
         if edge.ship.kind is ShipKind.FORWARD and producers != consumers:
@@ -206,23 +249,29 @@ class _Planner:
         for number, chain in enumerate(self._chains):
             head = chain[0]
             for edge in head.inputs:
-                producer = self._decided[edge.node.id].vertex
+                producer, ship = self._decided[edge.node.id].vertex, self._ship(head, edge)
                 exchanges.append(
                     Exchange(
                         id=len(exchanges),
                         producer=producer,
                         operator=self._decided[edge.node.id].position,
                         consumer=number,
-                        ship=self._ship(head, edge),
+                        ship=ship,
                         tag=edge.tag,
                         input=edge.input,
                         output=outputs[producer],
                         hint=edge.hint,
                         buffer_timeout=edge.node.buffer_timeout,
+                        blocking=self._batch and not _is_pipelined(head, ship),
                     )
                 )
                 outputs[producer] += 1
         return tuple(exchanges)
+
+
+def _is_pipelined(head: Node, ship: Ship) -> bool:
+    """Whether an exchange stays in memory in BATCH: its two tasks are in one worker, and need nothing else to run."""
+    return ship.kind is ShipKind.FORWARD and len(head.inputs) == 1 and not head.in_driver
 
 
 def _slot_groups(vertices: Sequence[Vertex]) -> tuple[tuple[tuple[str, int], ...], int]:

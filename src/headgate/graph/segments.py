@@ -1,6 +1,7 @@
-"""The size of buffers, where nobody has said one: larger for jobs that carry record batches.
+"""The size of buffers, where nobody has said one: larger for jobs in BATCH, and for those that carry record batches.
 
-A buffer costs much the same whatever its size, and a record batch fills many small ones. Called by the planner, last.
+A buffer costs much the same whatever its size: a record batch fills many small ones, and what goes through disk is
+compressed, written and read buffer by buffer, and nobody waits for it. Called by the planner, last.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def with_fitting_segments(plan: Plan) -> Plan:
     """
     settings = plan.settings
     said = settings.origin(_KEY) != "default"
-    if said or not any(is_record_batch(exchange.hint) for exchange in plan.exchanges):
+    if said or not (plan.batch or any(is_record_batch(exchange.hint) for exchange in plan.exchanges)):
         return plan
     limits, least_bytes = Limits.of(settings.network), min(settings.memory.network.min, settings.memory.network.max)
     most = max(
@@ -50,6 +51,6 @@ def with_fitting_segments(plan: Plan) -> Plan:
     chosen = replace(
         settings,
         memory=replace(settings.memory, segment_size=fitting[0]),
-        origins={**settings.origins, _KEY: "chosen for record batches"},
+        origins={**settings.origins, _KEY: f"chosen for {'BATCH' if plan.batch else 'record batches'}"},
     )
     return replace(plan, settings=chosen)

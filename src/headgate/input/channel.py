@@ -132,8 +132,14 @@ class Subpartitions(Protocol):
         """Become the reader of a subpartition."""
         ...
 
-    def release_subpartition_locked(self, partition_id: PartitionId, index: SubpartitionIndex) -> Wake:
-        """Want no more of it."""
+    def release_subpartition_locked(
+        self,
+        partition_id: PartitionId,
+        index: SubpartitionIndex,
+        cause: BaseException | None = None,
+        listener: Listener | None = None,
+    ) -> Wake:
+        """Want no more of it; it was attached as `listener`."""
         ...
 
     def publish_locked(self, partition_id: PartitionId, event: bytes) -> Wake:
@@ -187,7 +193,7 @@ class LocalSource:
     <ChannelState.REQUESTING: 'requesting'>
     """
 
-    __slots__ = ("_backoff", "_delay_ns", "_index", "_partition_id", "_registry", "retry_at_ns")
+    __slots__ = ("_backoff", "_delay_ns", "_index", "_listener", "_partition_id", "_registry", "retry_at_ns")
 
     outlet = None
 
@@ -203,6 +209,7 @@ class LocalSource:
         self._index = index
         self._backoff = backoff if backoff is not None else Backoff()
         self._delay_ns = 0
+        self._listener: Listener | None = None  # as which it is known to the partition
         self.retry_at_ns: int | None = None
 
     def request_locked(self, listener: Listener, now_ns: int) -> tuple[Polled | None, Wake]:
@@ -215,7 +222,7 @@ class LocalSource:
                 raise
             self._delay_ns, self.retry_at_ns = delay_ns, now_ns + delay_ns
             return None, None
-        self.retry_at_ns = None
+        self._listener, self.retry_at_ns = listener, None
         return subpartition, wake
 
     def send_event_locked(self, event: bytes) -> Wake:
@@ -224,7 +231,7 @@ class LocalSource:
 
     def release_locked(self) -> Wake:
         """Want no more."""
-        return self._registry.release_subpartition_locked(self._partition_id, self._index)
+        return self._registry.release_subpartition_locked(self._partition_id, self._index, None, self._listener)
 
 
 class InputChannel:

@@ -2,6 +2,9 @@
 
 For tests, for a debugger, and for trying things out. Workers talk over loopback sockets as they do on Spark; every
 subtask has its own copy of the user's function objects.
+
+One more thread sees a job to its end. In BATCH it starts the workers of another attempt if one is lost, which happens
+to threads only if their control connection breaks, and removes what is left on disk at last.
 """
 
 from __future__ import annotations
@@ -13,20 +16,23 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headgate.coordinator import Coordinator
+from headgate.coordinator.batch_coordinator import coordinator_for
 from headgate.errors import ConfigError, HeadgateError, InvariantViolated
 from headgate.ids import AttemptId
 from headgate.wire.handshake import SECRET_BYTES
+from headgate.worker.job_files import job_storage
 from headgate.worker.run import run_worker
 
 if TYPE_CHECKING:
     from headgate.coordinator import Job
     from headgate.graph.plan import Plan, Vertex
+    from headgate.worker.storage import Storage
 
 __all__ = ["LocalHost"]
 
 _log = logging.getLogger(__name__)
 
+_FIRST = AttemptId(1)
 _WIND_UP_S = 10.0  # a task that is stuck in user code is not waited for any longer
 
 
@@ -42,43 +48,77 @@ class LocalHost:
     name = "local"
 
     def run(self, plan: Plan) -> Job:
-        """Start a job; returns at once."""
-        secret, attempt = secrets.token_bytes(SECRET_BYTES), AttemptId(1)
-        plans = [_own_copy(plan) for _ in range(plan.workers + plan.uses_driver)]
-        coordinator = Coordinator(plan, secret, attempt)
-        coordinator.start()
+        """Start a job; returns at once.
+
+        Raises:
+            ConfigError: a function cannot be copied for each subtask.
+            StorageError: a BATCH job cannot keep anything on disk.
+        """
+        return _Run(plan).start()
+
+
+class _Run:
+    """One job in this process."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._secret = secrets.token_bytes(SECRET_BYTES)
+        self._storage: Storage | None = None
+
+    def start(self) -> Job:
+        plans = self._copies()
+        self._storage = job_storage(self._plan, _FIRST)  # as long as the job lasts: nobody sweeps up what is in it
+        self._coordinator = coordinator_for(self._plan, self._secret, _FIRST, renews=True)
+        try:
+            self._coordinator.start()
+        except BaseException:
+            self._remove_files()
+            raise
+        threads = self._workers(_FIRST, plans)
+        end = threading.Thread(target=self._see_through, args=(threads,), name="headgate-end", daemon=True)
+        end.start()
+        job = self._coordinator.job
+        job.wind_up = lambda: end.join(_WIND_UP_S)
+        return job
+
+    def _copies(self) -> list[Plan]:
+        return [_own_copy(self._plan) for _ in range(self._plan.workers + self._plan.uses_driver)]
+
+    def _workers(self, attempt: AttemptId, plans: list[Plan]) -> list[threading.Thread]:
         threads = [
             threading.Thread(
-                target=self._work,
-                args=(own, index, attempt, secret, coordinator),
-                name=f"headgate-worker-{index}",
-                daemon=True,
+                target=self._work, args=(own, index, attempt), name=f"headgate-worker-{index}", daemon=True
             )
             for index, own in enumerate(plans)
         ]
         for thread in threads:
             thread.start()
-        end = threading.Thread(target=self._end, args=(coordinator, threads), name="headgate-end", daemon=True)
-        end.start()
-        coordinator.job.wind_up = lambda: end.join(_WIND_UP_S)
-        return coordinator.job
+        return threads
 
-    @staticmethod
-    def _work(plan: Plan, index: int, attempt: AttemptId, secret: bytes, coordinator: Coordinator) -> None:
+    def _work(self, plan: Plan, index: int, attempt: AttemptId) -> None:
+        coordinator = self._coordinator
         try:
-            run_worker(plan, index, attempt, secret, coordinator.address)
+            run_worker(plan, index, attempt, self._secret, coordinator.address, fresh=lambda: _own_copy(self._plan))
         except HeadgateError as error:
-            coordinator.fail(error)  # which it knows already, unless the worker did not come so far
+            # The coordinator knows, unless the worker did not come so far.
+            coordinator.fail(error, attempt=attempt, workers=[index])
         except Exception as error:  # noqa: BLE001 - a thread's end
             _log.exception("worker %d: a bug in headgate", index)
             coordinator.fail(InvariantViolated(f"worker {index}: {type(error).__name__}: {error}"))
 
-    @staticmethod
-    def _end(coordinator: Coordinator, threads: list[threading.Thread]) -> None:
-        coordinator.job.wait()
+    def _see_through(self, threads: list[threading.Thread]) -> None:
+        coordinator, attempt = self._coordinator, _FIRST
+        while (following := coordinator.next_attempt(attempt)) is not None:
+            attempt = following
+            threads += self._workers(attempt, self._copies())
         coordinator.close()
         for thread in threads:
             thread.join()
+        self._remove_files()
+
+    def _remove_files(self) -> None:
+        if self._storage is not None:
+            self._storage.close(remove=True)
 
 
 def _own_copy(plan: Plan) -> Plan:

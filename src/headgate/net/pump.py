@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from headgate.ids import AttemptId, JobId
     from headgate.output import PartitionRegistry
     from headgate.sync import Lock, Wake
-    from headgate.wire.producer import WakeLocked
+    from headgate.wire.producer import ProducerStream, WakeLocked
 
 __all__ = ["Exchange", "Pump", "PumpStatistics"]
 
@@ -238,7 +238,7 @@ class Pump:
             case CancelRequest():
                 with self._lock:
                     gone, answered = self.producer.on_cancel_locked(frame)
-                    wake = together(answered, self._let_go_locked(gone.request, None) if gone.supply else None)
+                    wake = together(answered, self._let_go_locked(gone, None) if gone.supply else None)
             case SendTaskEvent():
                 wake = self._on_task_event(frame)
             case ReportError(receiver) if receiver in self.consumer.streams:
@@ -331,14 +331,13 @@ class Pump:
         wakes = [channel.fail_locked(error) for channel in self.channels]
         self.channels.clear()
         self.consumer.streams.clear()
-        wakes += [
-            self._let_go_locked(stream.request, error) for stream in self.producer.streams.values() if stream.supply
-        ]
+        wakes += [self._let_go_locked(stream, error) for stream in self.producer.streams.values() if stream.supply]
         self.producer.streams.clear()
         return together(*wakes, self._intake.lose_locked())
 
-    def _let_go_locked(self, request: RequestPartition, cause: BaseException | None) -> Wake:
-        return self._registry.release_subpartition_locked(request.partition, request.subpartition, cause)
+    def _let_go_locked(self, stream: ProducerStream, cause: BaseException | None) -> Wake:
+        request = stream.request
+        return self._registry.release_subpartition_locked(request.partition, request.subpartition, cause, stream)
 
     def statistics_locked(self) -> PumpStatistics:
         """What the connection carries."""

@@ -45,6 +45,7 @@ class EdgeView:
     consumer: int
     ship: str
     tag: str | None = None
+    blocking: bool = False  # through disk: its consumer begins when its producer has finished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,14 @@ def graph_view(plan: Plan) -> GraphView:
             for one in plan.vertices
         ),
         edges=tuple(
-            EdgeView(id=one.id, producer=one.producer, consumer=one.consumer, ship=str(one.ship.kind), tag=one.tag)
+            EdgeView(
+                id=one.id,
+                producer=one.producer,
+                consumer=one.consumer,
+                ship=str(one.ship.kind),
+                tag=one.tag,
+                blocking=one.blocking,
+            )
             for one in plan.exchanges
         ),
     )

@@ -75,6 +75,15 @@ class Tracker:
         """A worker is there."""
         with self._lock:
             self._workers[worker] = WorkerProgress(number=worker, host=register.host, pid=register.pid)
+            self._reported.pop(worker, None)  # of the one before, in an earlier attempt at the job
+
+    def renewed(self) -> None:
+        """All workers are gone, and others will come: tasks that have not finished have not begun, as far as they know."""
+        with self._lock:
+            self._workers = {number: WorkerProgress(number=number) for number in self._workers}
+            for tasks in self._tasks.values():
+                for task in tasks:
+                    task.renewed()
 
     def moved(self, worker: int, vertex: int, subtask: int, state: TaskState) -> None:
         """A task is in another state.
@@ -181,8 +190,14 @@ class _Task:
         self.seen = _Seen()
         self._shown: tuple[_Seen, SubtaskProgress] | None = None
 
+    def renewed(self) -> None:
+        if self.seen.state is not TaskState.FINISHED:
+            self.seen = _Seen()
+
     def move(self, state: TaskState) -> None:
         seen = self.seen
+        if state is TaskState.DEPLOYED:  # in a BATCH job perhaps again: it counts from the beginning
+            seen = _Seen()
         self.seen = _Seen(state, seen.last, seen.at_ms, None if state.over else seen.span)
 
     def report(self, now: SubtaskReport, at_ms: int) -> None:

@@ -3,7 +3,7 @@
 Made once for each question, by `diagnose`; nothing here decides anything. Pure: it reads no clock and talks to nobody.
 
 Invariants: every share is from 0 to 1, whatever the view says; vertices without a running task are not there; edges
-lead from and to vertices that are.
+lead from and to vertices that are, and through memory: nobody is held back by who reads from disk later.
 """
 
 from __future__ import annotations
@@ -178,7 +178,9 @@ class Facts:
             if tasks:
                 self.vertices[one.id] = Vertex(shown, tasks, one.hot_keys)
         self.edges = tuple(
-            one for one in view.graph.edges if one.producer in self.vertices and one.consumer in self.vertices
+            one
+            for one in view.graph.edges
+            if one.producer in self.vertices and one.consumer in self.vertices and not one.blocking
         )
 
     def _task(self, now: SubtaskProgress, past: tuple[Instant, ...], samples: SubtaskPressure | None) -> Task:

@@ -1,10 +1,13 @@
 """From an operator's output to the queue its reader takes buffers from.
 
 `selector` chooses the channel, `writer` collects, serializes and appends, `partition` hands out buffers and keeps
-one queue (`pipelined`) per reader, `registry` lets readers find it. `columns` does the first two for Arrow, `hot_keys`
+one queue (`pipelined`) per reader, `registry` lets readers find it. A partition may be on disk instead (`blocking`),
+read by many when it is finished (`read_ahead`). `columns` does the first two for Arrow, `hot_keys`
 looks for keys that many records have.
 """
 
+from headgate.output.blocking import AnyPartition, BlockingPartition, BlockingSubpartition
+from headgate.output.blocking_reader import BlockingReader
 from headgate.output.hot_keys import HotKeys, KeyShare
 from headgate.output.partition import PartitionStatistics, PartitionType, ResultPartition
 from headgate.output.pipelined import (
@@ -13,6 +16,7 @@ from headgate.output.pipelined import (
     SubpartitionState,
     SubpartitionStatistics,
 )
+from headgate.output.read_ahead import ReadAhead, Turn
 from headgate.output.registry import PartitionRegistry
 from headgate.output.selector import (
     Below,
@@ -29,7 +33,11 @@ from headgate.output.selector import (
 from headgate.output.writer import RecordWriter, WriterStatistics
 
 __all__ = [
+    "AnyPartition",
     "Below",
+    "BlockingPartition",
+    "BlockingReader",
+    "BlockingSubpartition",
     "Broadcast",
     "Custom",
     "Forward",
@@ -41,6 +49,7 @@ __all__ = [
     "PartitionStatistics",
     "PartitionType",
     "PipelinedSubpartition",
+    "ReadAhead",
     "Rebalance",
     "RecordWriter",
     "Rescale",
@@ -50,5 +59,6 @@ __all__ = [
     "SubpartitionListener",
     "SubpartitionState",
     "SubpartitionStatistics",
+    "Turn",
     "WriterStatistics",
 ]

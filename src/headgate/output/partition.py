@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headgate.buffer import LocalPool, LocalPoolStatistics, Segment
     from headgate.ids import PartitionId
     from headgate.meters import TaskTimer
+    from headgate.output.pipelined import SubpartitionListener
     from headgate.sync import Lock, Wake
 
 __all__ = ["PartitionStatistics", "PartitionType", "ResultPartition"]
@@ -213,7 +214,7 @@ class ResultPartition:
         if wake is not None:
             wake()
 
-    def release_locked(self, cause: BaseException | None = None) -> Wake:
+    def release_locked(self, cause: BaseException | None = None, *, keep: bool = False) -> Wake:  # noqa: ARG002 - no file
         """As `release`, for callers who hold the lock already."""
         if self.pool.destroyed:
             return None
@@ -221,7 +222,19 @@ class ResultPartition:
         wakes = [subpartition.release_locked(cause) for subpartition in self.subpartitions]
         return together(*wakes, self.pool.destroy_locked())
 
-    def release_subpartition_locked(self, index: SubpartitionIndex, cause: BaseException | None = None) -> Wake:
+    def attach_locked(
+        self, index: SubpartitionIndex, listener: SubpartitionListener
+    ) -> tuple[PipelinedSubpartition, Wake]:
+        """The one reader of a subpartition introduces itself."""
+        subpartition = self.subpartitions[index]
+        return subpartition, subpartition.attach_locked(listener)
+
+    def release_subpartition_locked(
+        self,
+        index: SubpartitionIndex,
+        cause: BaseException | None = None,
+        listener: SubpartitionListener | None = None,  # noqa: ARG002 - there is but one
+    ) -> Wake:
         """A reader wants no more of its subpartition, or is lost (`cause`); without readers the writer is stopped."""
         wake = self.subpartitions[index].release_locked(cause)
         if all(subpartition.state is SubpartitionState.RELEASED for subpartition in self.subpartitions):

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headgate.ids import JobId, PartitionId, SubpartitionIndex
-    from headgate.output.partition import PartitionStatistics, ResultPartition
+    from headgate.output.blocking import AnyPartition
+    from headgate.output.blocking_reader import BlockingReader
+    from headgate.output.partition import PartitionStatistics
     from headgate.output.pipelined import PipelinedSubpartition, SubpartitionListener
     from headgate.record.element import Event
     from headgate.sync import Lock, Wake
@@ -40,34 +42,41 @@ class PartitionRegistry:
 
     def __init__(self, lock: Lock) -> None:
         self.lock = lock
-        self._partitions: dict[PartitionId, ResultPartition] = {}
+        self._partitions: dict[PartitionId, AnyPartition] = {}
         self._handlers: dict[PartitionId, dict[str, list[Callable[[Event], object]]]] = {}  # of task events, by name
 
-    def register(self, partition: ResultPartition) -> None:
+    def register(self, partition: AnyPartition) -> None:
         """Let readers find a partition."""
         with self.lock:
-            if partition.id in self._partitions:
-                raise LocalProtocolError(f"partition {partition.id} is registered already")
+            self._refuse_known_locked(partition.id)
             self._partitions[partition.id] = partition
+
+    def refuse_known(self, partition_id: PartitionId) -> None:
+        """Raises if there is such a partition: before anything is made for another that would be in its way."""
+        with self.lock:
+            self._refuse_known_locked(partition_id)
 
     def attach_locked(
         self, partition_id: PartitionId, index: SubpartitionIndex, listener: SubpartitionListener
-    ) -> tuple[PipelinedSubpartition, Wake]:
-        """A reader asks for its subpartition."""
+    ) -> tuple[PipelinedSubpartition | BlockingReader, Wake]:
+        """A reader asks for its subpartition: the one there is, or one of many if the partition is on disk."""
         partition = self._partition_locked(partition_id)
         if not 0 <= index < len(partition.subpartitions):
             raise PartitionNotFound(
                 f"partition {partition_id} has {len(partition.subpartitions)} subpartitions, not a number {index}"
             )
-        subpartition = partition.subpartitions[index]
-        return subpartition, subpartition.attach_locked(listener)
+        return partition.attach_locked(index, listener)
 
     def release_subpartition_locked(
-        self, partition_id: PartitionId, index: SubpartitionIndex, cause: BaseException | None = None
+        self,
+        partition_id: PartitionId,
+        index: SubpartitionIndex,
+        cause: BaseException | None = None,
+        listener: SubpartitionListener | None = None,
     ) -> Wake:
-        """A reader wants no more, or is lost (`cause`); fine if the partition is gone already."""
+        """A reader (who attached as `listener`) wants no more, or is lost (`cause`); fine if the partition is gone."""
         partition = self._partitions.get(partition_id)
-        return None if partition is None else partition.release_subpartition_locked(index, cause)
+        return None if partition is None else partition.release_subpartition_locked(index, cause, listener)
 
     def subscribe(self, partition_id: PartitionId, name: str, handler: Callable[[Event], object]) -> None:
         """Call `handler` with each event of that name that a consumer sends back to a partition's producer.
@@ -88,29 +97,29 @@ class PartitionRegistry:
         handlers = list(named.get(event_name(decoded), ()))
         return (lambda: _call_all(handlers, decoded)) if handlers else None
 
-    def release(self, partition_id: PartitionId, cause: BaseException | None = None) -> None:
-        """Release one partition and forget it; fine if it is gone already."""
+    def release(self, partition_id: PartitionId, cause: BaseException | None = None, *, keep: bool = False) -> None:
+        """Release one partition and forget it; fine if it is gone already. With `keep`, a finished file stays."""
         with self.lock:
             partition = self._partitions.pop(partition_id, None)
             self._handlers.pop(partition_id, None)
-            wake = None if partition is None else partition.release_locked(cause)
+            wake = None if partition is None else partition.release_locked(cause, keep=keep)
         if wake is not None:
             wake()
 
-    def release_job(self, job: JobId, cause: BaseException | None = None) -> None:
-        """Release every partition of a job."""
-        self._release_where(lambda partition_id: partition_id.job == job, cause)
+    def release_job(self, job: JobId, cause: BaseException | None = None, *, keep: bool = False) -> None:
+        """Release every partition of a job; with `keep`, finished files stay."""
+        self._release_where(lambda partition_id: partition_id.job == job, cause, keep=keep)
 
-    def release_all(self, cause: BaseException | None = None) -> None:
-        """Release every partition there is."""
-        self._release_where(lambda _: True, cause)
+    def release_all(self, cause: BaseException | None = None, *, keep: bool = False) -> None:
+        """Release every partition there is; with `keep`, finished files stay."""
+        self._release_where(lambda _: True, cause, keep=keep)
 
-    def _release_where(self, chosen: Callable[[PartitionId], bool], cause: BaseException | None) -> None:
+    def _release_where(self, chosen: Callable[[PartitionId], bool], cause: BaseException | None, *, keep: bool) -> None:
         with self.lock:
             ours = [partition_id for partition_id in self._partitions if chosen(partition_id)]
             for one in ours:
                 self._handlers.pop(one, None)
-            wake = together(*[self._partitions.pop(one).release_locked(cause) for one in ours])
+            wake = together(*[self._partitions.pop(one).release_locked(cause, keep=keep) for one in ours])
         if wake is not None:
             wake()
 
@@ -120,7 +129,11 @@ class PartitionRegistry:
             partitions = list(self._partitions.values())
         return tuple(partition.statistics() for partition in partitions)
 
-    def _partition_locked(self, partition_id: PartitionId) -> ResultPartition:
+    def _refuse_known_locked(self, partition_id: PartitionId) -> None:
+        if partition_id in self._partitions:
+            raise LocalProtocolError(f"partition {partition_id} is registered already")
+
+    def _partition_locked(self, partition_id: PartitionId) -> AnyPartition:
         partition = self._partitions.get(partition_id)
         if partition is None:
             raise PartitionNotFound(f"partition {partition_id} is not on this worker, or not yet, or no more")

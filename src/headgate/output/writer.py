@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from headgate.buffer import Buffer
+    from headgate.output.blocking import AnyPartition
     from headgate.output.hot_keys import KeyShare
-    from headgate.output.partition import PartitionStatistics, ResultPartition
+    from headgate.output.partition import PartitionStatistics
     from headgate.output.selector import Below, Selector
     from headgate.record.serializer import Encoded, Serializer
     from headgate.sync import Sync
@@ -92,7 +93,7 @@ class RecordWriter(Generic[T]):
 
     def __init__(
         self,
-        partition: ResultPartition,
+        partition: AnyPartition,
         selector: Selector[T],
         serializer: Serializer[T],
         *,

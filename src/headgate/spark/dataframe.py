@@ -2,7 +2,8 @@
 
 In the driver, `feed_workers` makes the DataFrame whose partition i is what worker i reads. One DataFrame with a
 partition for each worker is read where it is; otherwise Spark shuffles it first. Several are shuffled as one, each
-batch a row of (source, bytes of an Arrow stream). In a worker a `DataFrameSource` takes its batches from its feed
+batch a row of (source, bytes of an Arrow stream); in BATCH, which reads one after another, those of the first source
+come first. In a worker a `DataFrameSource` takes its batches from its feed
 (`worker.feeds`).
 
 Nothing is ever collected in the driver.
@@ -56,6 +57,8 @@ class DataFrameSource(Source[Any]):
     >>> source.splits(2), source.hint
     ([0, 1], 'arrow')
     """
+
+    fed = True
 
     def __init__(self, dataframe: DataFrame, form: str = "tuple") -> None:
         if form not in FORMS:
@@ -152,7 +155,8 @@ def feed_workers(spark: SparkSession, plan: Plan, sources: Sequence[DataFrameSou
         one = frames[number].mapInArrow(_tagging(number, workers.start, len(workers)), _TAGGED)
         tagged = one if tagged is None else tagged.unionAll(one)
     assert tagged is not None, "there is a source"
-    return tagged.repartitionById(plan.workers, tagged["worker"]).select(SOURCE_COLUMN, "batch")
+    sorted_out = tagged.repartitionById(plan.workers, tagged["worker"]).select(SOURCE_COLUMN, "batch")
+    return sorted_out.sortWithinPartitions(SOURCE_COLUMN) if plan.batch and len(frames) > 1 else sorted_out
 
 
 _TAGGED: Final = f"worker int, {SOURCE_COLUMN} long, batch binary"

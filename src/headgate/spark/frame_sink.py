@@ -4,6 +4,9 @@ The DataFrame is one barrier stage that needs nothing of the driver: the task of
 the other tasks by Spark's `allGather` where it is. So each evaluation is a run of its own, with its own secret, and
 nothing is kept in the driver for a DataFrame that nobody computes. In a worker, a `DataFrameSink` puts Arrow batches
 into a bounded queue (`worker.feeds`) that Spark's thread drains: a reader that is slow holds the pipeline back.
+
+In BATCH nothing is tried again here, for Spark may have used rows that a failed region gave out: it fails, and Spark
+computes the stage again if it can.
 """
 
 from __future__ import annotations
@@ -11,12 +14,14 @@ from __future__ import annotations
 import base64
 import secrets
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from headgate.coordinator import Coordinator, JobStatus
+from headgate.coordinator import JobStatus
+from headgate.coordinator.batch_coordinator import coordinator_for
 from headgate.errors import Cancelled, ConfigError, HeadgateError, SerializationError
-from headgate.ids import AttemptId
+from headgate.ids import AttemptId, JobId
 from headgate.net import Authority
 from headgate.spark.tasks import LOOPBACK, Errand, task_host
 from headgate.task.sink import Sink
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from headgate.coordinator import Coordinator
     from headgate.graph.plan import Plan
     from headgate.spark.closure import Parcel
     from headgate.task.operator import Place
@@ -163,7 +169,8 @@ def run_pipeline(parcel: Parcel, batches: Iterator[pa.RecordBatch], *, loopback:
         said = base64.b64encode(cloudpickle.dumps(errand)).decode("ascii")
     try:
         errand = cloudpickle.loads(base64.b64decode(task.allGather(said)[0]))
-        with outlet(sink) as rows, feeding(sources, batches):
+        plan = replace(plan, job=errand.job)
+        with outlet(sink) as rows, feeding(sources, batches, in_turn=plan.batch):
             yield from _compute(plan, index, errand, bind_host, rows)
         if coordinator is not None:
             coordinator.job.wait(_STOP_S)
@@ -175,22 +182,25 @@ def run_pipeline(parcel: Parcel, batches: Iterator[pa.RecordBatch], *, loopback:
 
 
 def _coordinate(plan: Plan, bind_host: str, *, loopback: bool) -> tuple[Coordinator, Errand]:
-    """The coordinator of this run, in the task of worker 0. Runs that Spark repeats differ by their secret."""
+    """The coordinator of this run, in the task of worker 0. Runs that Spark repeats differ by their secret and name."""
     secret, attempt = secrets.token_bytes(SECRET_BYTES), AttemptId(1)
+    plan = replace(plan, job=JobId(f"{plan.job}-{secrets.token_hex(4)}"))  # so do their files in BATCH
     credentials = None
     if not loopback:
         authority = Authority(plan.job, datetime.now(UTC))
         credentials = {number: authority.issue(number) for number in (*range(plan.workers), COORDINATOR)}
-    coordinator = Coordinator(
+    coordinator = coordinator_for(
         plan,
         secret,
         attempt,
+        renews=False,
+        attempts=1,
         credentials=None if credentials is None else credentials.pop(COORDINATOR),
         bind_host=bind_host,
         registration_timeout_s=_REGISTER_S,
         goodbye_timeout_s=_GOODBYE_S,
     )
-    return coordinator, Errand(coordinator.start(), attempt, secret, credentials)
+    return coordinator, Errand(coordinator.start(), attempt, secret, credentials, plan.job)
 
 
 def _compute(plan: Plan, index: int, errand: Errand, bind_host: str, rows: Outlet) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,9 @@
 """Runs a job's workers as the tasks of one Spark barrier stage, and its coordinator in the driver.
 
 `run` returns at once. Two threads belong to a job: one waits for Spark's own job, the other for the coordinator's, and
-ends what is left of either. Where the plan has a vertex in the driver, a third runs that worker.
+ends what is left of either. Where the plan has a vertex in the driver, a third runs that worker. A BATCH job that loses
+a worker goes on with another attempt: another job of Spark's, with other workers, started by the second thread when
+nothing of the one before is left.
 
 How a job stops: the coordinator tells all workers; who is not gone `_GOODBYE_S` later is ended by Spark. What fails on
 Spark's side only (an executor that is lost, code that does not load) is told to the coordinator, so that the job fails
@@ -20,7 +22,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from headgate.coordinator import Coordinator, JobStatus
+from headgate.coordinator import JobStatus
+from headgate.coordinator.batch_coordinator import coordinator_for
 from headgate.errors import ConfigError, HeadgateError, TransportError
 from headgate.ids import AttemptId
 from headgate.net import Address, Authority
@@ -31,6 +34,7 @@ from headgate.spark.frame_sink import DataFrameSink, arrow_schema, pipeline_func
 from headgate.spark.session import check_barrier, conf_of, is_connect, is_loopback, local_session, require_slots, slots
 from headgate.spark.tasks import LOOPBACK, Errand, host_ip, worker_function
 from headgate.wire.handshake import SECRET_BYTES
+from headgate.worker.job_files import job_storage, remove_files
 from headgate.worker.link import COORDINATOR
 from headgate.worker.run import run_worker
 
@@ -39,15 +43,19 @@ if TYPE_CHECKING:
 
     from headgate.coordinator import Job
     from headgate.graph.plan import Plan
+    from headgate.net import Credentials
+    from headgate.worker.storage import Storage
 
 __all__ = ["SparkHost"]
 
 _log = logging.getLogger(__name__)
 
+_FIRST: Final = AttemptId(1)
 _GOODBYE_S: Final = 2.0  # and about 2.5 s until Spark has ended a worker: 5 s in all
 _AFTER_END_S: Final = 3.0  # what Spark's job may take longer than the pipeline
 _AFTER_STOP_S: Final = 0.5  # the same, when it was stopped
 _INTERRUPT_S: Final = 0.2  # an interrupt that comes before Spark's job has begun is lost: repeat
+_FILES_S: Final = 5.0  # what Spark's workers may take to end when Spark says that they have
 _WIND_UP_S: Final = 20.0
 _REGISTER_S: Final = 120.0
 _FOREVER_S: Final = 30 * 86400.0  # where Spark has work of its own before the workers can start
@@ -151,123 +159,176 @@ class SparkHost:
         return rows if streamed else rows.repartitionById(plan.workers, spark_partition_id())
 
 
+class _Attempt:
+    """One job of Spark's, and the driver's worker beside it."""
+
+    def __init__(self, job: str, number: AttemptId) -> None:
+        self.number = number
+        self.tag = f"headgate-{job}-{number}"
+        self.spark_over = threading.Event()
+        self.interrupted = False  # by us
+        self.threads: list[threading.Thread] = []
+
+
 class _Run:
     """One job on Spark."""
 
     def __init__(self, spark: SparkSession, plan: Plan) -> None:
         self.spark = spark
         self._plan = plan
-        self._tag = f"headgate-{plan.job}"
         self._secret = secrets.token_bytes(SECRET_BYTES)
-        self._attempt = AttemptId(1)
-        self._spark_over = threading.Event()
+        self._storage: Storage | None = None
+        self._credentials: dict[int, Credentials] | None = None  # by worker; None: loopback
 
     def start(self) -> Job:
         plan, loopback = self._plan, is_loopback(self.spark)
-        bind = advertised = LOOPBACK
-        credentials = None
+        bind = self._host = LOOPBACK
         if not loopback:
-            advertised = host_ip(conf_of(self.spark, "spark.driver.host", LOOPBACK))
-            bind = host_ip(conf_of(self.spark, "spark.driver.bindAddress", advertised))
+            self._host = host_ip(conf_of(self.spark, "spark.driver.host", LOOPBACK))
+            bind = host_ip(conf_of(self.spark, "spark.driver.bindAddress", self._host))
             authority = Authority(plan.job, datetime.now(UTC))
             members = [*range(plan.workers + plan.uses_driver), COORDINATOR]
-            credentials = {number: authority.issue(number) for number in members}
+            self._credentials = {number: authority.issue(number) for number in members}
         sources = sources_of(plan)
-        parcel = pack((plan, tuple(source.name for source in sources)), same_machine=loopback)
-        frame = feed_workers(self.spark, plan, sources)
-        self._coordinator = Coordinator(
+        self._parcel = pack((plan, tuple(source.name for source in sources)), same_machine=loopback)
+        self._frame = feed_workers(self.spark, plan, sources)
+        self._coordinator = coordinator_for(
             plan,
             self._secret,
-            self._attempt,
-            credentials=None if credentials is None else credentials[COORDINATOR],
+            _FIRST,
+            renews=True,
+            credentials=None if self._credentials is None else self._credentials[COORDINATOR],
             bind_host=bind,
             registration_timeout_s=_FOREVER_S if sources else _REGISTER_S,
             goodbye_timeout_s=_GOODBYE_S,
         )
-        self._coordinator.start()
-        address = Address(advertised, self._coordinator.address.port)
-        theirs = None if credentials is None else {n: credentials[n] for n in range(plan.workers)}
-        errand = Errand(address, self._attempt, self._secret, theirs)
-        workers = frame.mapInArrow(worker_function(parcel, errand), "nothing long", barrier=True)
+        try:
+            self._storage = job_storage(plan, _FIRST)  # as long as the job lasts: nobody sweeps up what is in it
+            self._coordinator.start()
+            first = self._begin(_FIRST)
+        except BaseException:
+            self._coordinator.close()
+            self._remove_files()
+            raise
         from pyspark import inheritable_thread_target  # noqa: PLC0415
 
-        threads = [self._thread("spark", inheritable_thread_target(self.spark)(lambda: self._run_spark(workers)))]
-        if plan.uses_driver:
-            own = None if credentials is None else credentials[plan.workers]
-            threads.append(self._thread("driver", lambda: self._run_driver(address, advertised, own)))
-        end = self._thread("end", lambda: self._end(threads))
+        end = self._thread("end", inheritable_thread_target(self.spark)(lambda: self._see_through(first)))
         self._coordinator.job.wind_up = lambda: end.join(_WIND_UP_S)
-        for thread in (*threads, end):
-            thread.start()
+        end.start()
         return self._coordinator.job
+
+    def _begin(self, number: AttemptId) -> _Attempt:
+        """Start the workers of an attempt."""
+        from pyspark import inheritable_thread_target  # noqa: PLC0415
+
+        plan, attempt, own = self._plan, _Attempt(self._plan.job, number), self._credentials
+        address = Address(self._host, self._coordinator.address.port)
+        theirs = None if own is None else {n: own[n] for n in range(plan.workers)}
+        errand = Errand(address, number, self._secret, theirs)
+        workers = self._frame.mapInArrow(worker_function(self._parcel, errand), "nothing long", barrier=True)
+        run_spark = inheritable_thread_target(self.spark)(lambda: self._run_spark(workers, attempt))
+        attempt.threads.append(self._thread("spark", run_spark))
+        if plan.uses_driver:
+            credentials = None if own is None else own[plan.workers]
+            attempt.threads.append(self._thread("driver", lambda: self._run_driver(address, attempt, credentials)))
+        for thread in attempt.threads:
+            thread.start()
+        return attempt
 
     def _thread(self, name: str, target: Any) -> threading.Thread:
         return threading.Thread(target=target, name=f"headgate-{name}-{self._plan.job}", daemon=True)
 
-    def _run_driver(self, address: Address, bind_host: str, credentials: Any) -> None:
+    def _run_driver(self, address: Address, attempt: _Attempt, credentials: Credentials | None) -> None:
         plan = self._plan
         try:
             run_worker(
                 plan,
                 plan.workers,
-                self._attempt,
+                attempt.number,
                 self._secret,
                 address,
-                bind_host=bind_host,
+                bind_host=self._host,
                 credentials=credentials,
             )
         except HeadgateError as error:
             _log.debug("the driver's worker: %s", error)  # the coordinator knows
+            if plan.batch:  # unless it did not come so far: its disk may be full
+                self._coordinator.fail(error, attempt=attempt.number, workers=[plan.workers])
         except Exception:  # noqa: BLE001 - a thread's end: the coordinator misses the worker
             _log.exception("the driver's worker: a bug in headgate")
 
-    def _run_spark(self, workers: DataFrame) -> None:
+    def _run_spark(self, workers: DataFrame, attempt: _Attempt) -> None:
         job = self._coordinator.job
         try:
             if is_connect(self.spark):
-                self.spark.addTag(self._tag)
+                self.spark.addTag(attempt.tag)
             else:
-                self.spark.sparkContext.addJobTag(self._tag)
+                self.spark.sparkContext.addJobTag(attempt.tag)
             workers.collect()
         except Exception as error:  # noqa: BLE001 - whatever Spark raises is why the job fails
-            self._failed(error)
+            self._failed(error, attempt)
+            if self._plan.batch:
+                return  # the coordinator knows what comes of that
         finally:
-            self._spark_over.set()
-        if not job.wait(_AFTER_END_S) and not job.stopping:
-            self._coordinator.fail(TransportError("all tasks on Spark have ended, but not the job", peer="Spark"))
+            attempt.spark_over.set()
+        # In BATCH there may be another attempt by now, which is known at once: workers leave when they are told to.
+        if not job.wait(0 if self._plan.batch else _AFTER_END_S) and not job.stopping:
+            self._lose(TransportError("all tasks on Spark have ended, but not the job", peer="Spark"), attempt)
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: Exception, attempt: _Attempt) -> None:
         job = self._coordinator.job
         if was_cancelled(error) and not job.stopping:
-            self._coordinator.cancel("cancelled through Spark")
+            if not attempt.interrupted:
+                self._coordinator.cancel("cancelled through Spark")
         elif not job.stopping:
             job.wait(0.5)  # a worker that is lost is missed at once, by name
             if not job.stopping:
-                self._coordinator.fail(spark_failure(error))
+                self._lose(spark_failure(error), attempt)
         if isinstance(job.exception, TransportError):
             job.exception.add_note(f"Spark says: {spark_failure(error)}")
 
-    def _interrupt(self) -> None:
-        """Let Spark end its tasks. A session's tags do that in Spark Connect only, those of the context elsewhere."""
-        if is_connect(self.spark):
-            self.spark.interruptTag(self._tag)
-        else:
-            self.spark.sparkContext.cancelJobsWithTag(self._tag)
+    def _lose(self, error: HeadgateError, attempt: _Attempt) -> None:
+        """Spark's tasks are gone, of this attempt: it has no effect on a later one."""
+        self._coordinator.fail(error, attempt=attempt.number, workers=range(self._plan.workers))
 
-    def _end(self, threads: list[threading.Thread]) -> None:
+    def _interrupt(self, attempt: _Attempt) -> None:
+        """Let Spark end its tasks. A session's tags do that in Spark Connect only, those of the context elsewhere."""
+        attempt.interrupted = True
+        if is_connect(self.spark):
+            self.spark.interruptTag(attempt.tag)
+        else:
+            self.spark.sparkContext.cancelJobsWithTag(attempt.tag)
+
+    def _see_through(self, attempt: _Attempt) -> None:
         """See the job to its end, then Spark's, then everything of theirs here."""
         job = self._coordinator.job
-        job.wait()
-        try:
-            self._coordinator.close()  # workers that are done leave at once
-            if not self._spark_over.wait(_AFTER_END_S if job.status is JobStatus.FINISHED else _AFTER_STOP_S):
-                while not self._spark_over.wait(_INTERRUPT_S):
-                    self._interrupt()
-        except Exception:  # noqa: BLE001 - the session may have been stopped meanwhile
-            _log.debug("the end of %r", job, exc_info=True)
-        for thread in threads:
-            thread.join(_WIND_UP_S)
+        while (following := self._coordinator.next_attempt(attempt.number)) is not None:
+            self._wind_up(attempt, _AFTER_STOP_S)
+            try:
+                attempt = self._begin(following)
+            except Exception as error:  # noqa: BLE001 - the session may have been stopped meanwhile
+                attempt = _Attempt(self._plan.job, following)  # which nobody waits for
+                attempt.spark_over.set()
+                self._coordinator.fail(spark_failure(error))
+        self._coordinator.close()  # workers that are done leave at once
+        self._wind_up(attempt, _AFTER_END_S if job.status is JobStatus.FINISHED else _AFTER_STOP_S)
+        self._remove_files()
         _forget(self)
+
+    def _wind_up(self, attempt: _Attempt, timeout_s: float) -> None:
+        """Wait for the end of an attempt that is over, and see to it if need be."""
+        try:
+            if not attempt.spark_over.wait(timeout_s):
+                while not attempt.spark_over.wait(_INTERRUPT_S):
+                    self._interrupt(attempt)
+        except Exception:  # noqa: BLE001 - the session may have been stopped meanwhile
+            _log.debug("the end of %r", self._coordinator.job, exc_info=True)
+        for thread in attempt.threads:
+            thread.join(_WIND_UP_S)
+
+    def _remove_files(self) -> None:
+        if self._storage is not None:
+            remove_files(self._plan, self._storage, _FILES_S)
 
 
 def _forget(run: _Run) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from headgate.ids import AttemptId
+    from headgate.ids import AttemptId, JobId
     from headgate.net import Address, Credentials
     from headgate.spark.closure import Parcel
 
@@ -42,6 +42,7 @@ class Errand:
     attempt: AttemptId
     secret: bytes = field(repr=False)
     credentials: Mapping[int, Credentials] | None = field(default=None, repr=False)  # by worker; None: loopback
+    job: JobId | None = field(default=None, repr=False)  # None: as the plan says
 
 
 def worker_function(parcel: Parcel, errand: Errand) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -73,7 +74,7 @@ def run_task(parcel: Parcel, errand: Errand, batches: Iterator[pa.RecordBatch]) 
     task = BarrierTaskContext.get()
     index = task.partitionId()
     plan, sources = parcel.open()
-    with feeding(sources, batches):
+    with feeding(sources, batches, in_turn=plan.batch):
         run_worker(
             plan,
             index,
@@ -82,6 +83,8 @@ def run_task(parcel: Parcel, errand: Errand, batches: Iterator[pa.RecordBatch]) 
             errand.coordinator,
             bind_host=LOOPBACK if errand.credentials is None else task_host(index),
             credentials=None if errand.credentials is None else errand.credentials[index],
+            driver_here=errand.credentials is None,
+            fresh=lambda: parcel.open()[0],
         )
 
 

@@ -10,19 +10,23 @@ order of their times, all that are due before the watermark goes on.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from headgate.task.basic import FunctionOperator
 from headgate.task.copying import ATOMIC, copied
 from headgate.task.functions import Function, KeyedProcessFunction, OutputTag, ProcessFunction
+from headgate.task.key_by_key import MARK, SECOND, UNTIMED, Marks, stretches
+from headgate.task.operator import MAX_WATERMARK_MS
 from headgate.task.state import KeyedState
-from headgate.task.timers import NoTimers, TimerQueue, Timers
+from headgate.task.timers import MIN_WATERMARK_MS, NoTimers, TimerQueue, Timers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from headgate.task.functions import TimerService
+    from headgate.task.key_by_key import Entries
     from headgate.task.operator import Output, Times, Values
 
 __all__ = ["ElementContext", "KeyedContext", "KeyedProcessOperator", "ProcessOperator", "Results", "TimerContext"]
@@ -181,6 +185,10 @@ class KeyedProcessOperator(ProcessOperator):
     True
     """
 
+    marks = Marks.ALL  # timers fire between two values
+    several = False
+    calls: tuple[Callable[[Any, Any], Any], ...]  # of each input
+
     def open(self) -> None:
         """Make state, timers and contexts, and open the function."""
         self._state = KeyedState()
@@ -258,3 +266,67 @@ class KeyedProcessOperator(ProcessOperator):
             if len(results.values) >= _EMIT_AT:
                 results.emit(self.out)
         results.emit(self.out)
+
+    # One key after the other: see `KeyByKey`.
+
+    def begin_key(self, key: Any) -> None:
+        """See `KeyByKey`."""
+        self._state.key = key
+        self._timers.watermark_ms = MIN_WATERMARK_MS
+        self._passed = 0  # watermarks
+
+    def play(self, entries: Entries, watermarks: Sequence[int]) -> None:
+        """Call the function for each value; before it, fire the timers that were due when it came."""
+        for untimed, alike in stretches(entries, UNTIMED):
+            results = Results(timed=not untimed, copies=not self.place.object_reuse)
+            done = 0
+            while (done := self._call_until_due(alike, done, watermarks, results)) < len(alike.values):
+                results.emit(self.out)
+                self._rise(watermarks, alike.tags[done] >> MARK)
+            results.emit(self.out)
+
+    def _call_until_due(self, entries: Entries, begin: int, watermarks: Sequence[int], results: Results) -> int:
+        """Call the function for values until a timer is due; returns for how many that were."""
+        context, calls, timers, add = self.context, self.calls, self._timers, results.add
+        event = timers.event if isinstance(timers, Timers) else None
+        values, times, tags = entries
+        with self.user_code():
+            for index in range(begin, len(values)):
+                tag, time = tags[index], times[index]
+                if tag >> MARK != self._passed:
+                    watermark_ms = watermarks[(tag >> MARK) - 1]
+                    if event and (due := event.next_ms()) is not None and due <= watermark_ms:
+                        return index
+                    self._passed, timers.watermark_ms = tag >> MARK, watermark_ms
+                context.time = None if tag & UNTIMED else time
+                found = calls[tag & SECOND](values[index], context)
+                if found is not None:
+                    add(found, time)
+        return len(values)
+
+    def _rise(self, watermarks: Sequence[int], count: int) -> None:
+        """Let so many watermarks have come; each timer fires with the first that is not before it."""
+        timers = self._timers
+        if isinstance(timers, Timers):
+            while (due := timers.event.next_ms()) is not None:
+                index = max(bisect_left(watermarks, due), self._passed)
+                if index >= count:
+                    break
+                self._passed, timers.watermark_ms = index + 1, watermarks[index]
+                self._fire(timers.event, watermarks[index], "event")
+        if count > self._passed:
+            self._passed, timers.watermark_ms = count, watermarks[count - 1]
+
+    def end_key(self, watermarks: Sequence[int]) -> None:
+        """Fire all timers of event time, those of processing time that are due by now, and forget the key."""
+        timers = self._timers
+        self._rise(watermarks, len(watermarks))
+        if isinstance(timers, Timers):
+            if timers.processing:
+                self._fire(timers.processing, self.place.wall_ms(), "processing")
+            timers.watermark_ms = MAX_WATERMARK_MS
+            if timers.event:
+                self._fire(timers.event, MAX_WATERMARK_MS, "event")
+            timers.processing.clear()
+            timers.event.clear()
+        self._state.forget()

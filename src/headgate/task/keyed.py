@@ -46,6 +46,12 @@ class KeyedReduce(FunctionOperator):
         self._key = key
         self._kept: dict[Hashable, Any] = {}
 
+    def in_batch(self) -> Operator:
+        """Only the last value of each key."""
+        from headgate.task.batch_fold import LastReduce  # noqa: PLC0415 - STREAMING does without
+
+        return LastReduce(self._key, self.function)
+
     def open(self) -> None:
         """See `FunctionOperator`."""
         super().open()
@@ -92,6 +98,12 @@ class KeyedCount(Operator):
         self._key = key
         self._counts: dict[Hashable, int] = {}
 
+    def in_batch(self) -> Operator:
+        """Only the last value of each key."""
+        from headgate.task.batch_fold import LastCount  # noqa: PLC0415 - STREAMING does without
+
+        return LastCount(self._key)
+
     def process(self, values: Values, times: Times) -> None:
         """Count each value."""
         counts = self._counts
@@ -135,14 +147,20 @@ class KeyedProcess(KeyedProcessOperator):
         super().__init__(function)
         self._key = key
 
+    def in_batch(self) -> Operator:
+        """One key after the other."""
+        from headgate.task.batch_keyed import Grouped  # noqa: PLC0415 - STREAMING does without
+
+        return Grouped(self, self._key)
+
     def open(self) -> None:
         """See `KeyedProcessOperator`."""
         super().open()
-        self._call = method_of(self.function, "process_element")
+        self.calls = (method_of(self.function, "process_element"),)
 
     def process(self, values: Values, times: Times) -> None:
         """Call the function for each value, with its key at hand."""
-        self.run_keyed(self._call, self._key, values, times)
+        self.run_keyed(self.calls[0], self._key, values, times)
 
 
 def aggregate_field(field: int | str | None, how: How) -> Callable[[Any, Any], Any]:

@@ -12,7 +12,6 @@ to one input at a time; a list that was emitted belongs to whoever gets it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,7 +19,11 @@ from headgate.errors import Cancelled, UserCodeError
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from types import TracebackType
+
+    from headgate.task.spill import SpillSpace
 
 __all__ = ["MAX_WATERMARK_MS", "Operator", "Output", "Place", "Times", "Values"]
 
@@ -74,6 +77,8 @@ class Place:
     """Lets the task's loop come by, from any thread: it calls `Operator.on_wake`."""
     counters: dict[str, int] = field(default_factory=dict)
     """The user's own counters, by name, as the job's status shows them."""
+    spill: SpillSpace | None = None
+    """Where operators of a job in BATCH mode put what does not fit in memory; None: everything stays there."""
 
 
 class Operator(ABC):
@@ -93,6 +98,10 @@ class Operator(ABC):
     keeps = False
     """Whether the user's code may change, later, what it has emitted: then others get copies, unless
     `execution.object_reuse` is on."""
+
+    def in_batch(self) -> Operator:
+        """What runs instead in BATCH mode, with the same final results; asked before anything else, once."""
+        return self
 
     def open(self) -> None:
         """Prepare, before the first value."""
@@ -149,16 +158,28 @@ class Operator(ABC):
             raise RuntimeError("the function raised StopIteration: `next` without a default, perhaps")
         return given
 
-    @contextmanager
-    def user_code(self) -> Iterator[None]:
+    def user_code(self) -> AbstractContextManager[None]:
         """Whatever is raised inside becomes a UserCodeError that names this operator and subtask."""
-        try:
-            yield
-        except (Cancelled, UserCodeError):
-            raise
-        except BaseException as error:  # a user's sys.exit() ends the job, not just its thread
-            raise self.blamed(error) from error
+        return _UserCode(self)
 
     def blamed(self, error: BaseException) -> UserCodeError:
         """An error as one that names this operator and subtask."""
         return UserCodeError.of(error, operator=self.place.operator, subtask=self.place.subtask)
+
+
+class _UserCode:
+    """See `Operator.user_code`; a class, for a generator would cost a third of a small batch's time."""
+
+    __slots__ = ("_operator",)
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and not isinstance(error, Cancelled | UserCodeError):
+            raise self._operator.blamed(error) from error  # a user's sys.exit() ends the job, not just its thread

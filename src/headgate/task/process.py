@@ -16,7 +16,7 @@ from headgate.task.functions import Function
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from headgate.task.operator import Times, Values
+    from headgate.task.operator import Operator, Times, Values
 
 __all__ = ["CoFlatMap", "CoMap", "CoProcess", "KeyedCoProcess", "Process"]
 
@@ -154,18 +154,24 @@ class KeyedCoProcess(KeyedProcessOperator):
         self._key1 = key1
         self._key2 = key2
 
+    def in_batch(self) -> Operator:
+        """One key after the other."""
+        from headgate.task.batch_keyed import Grouped  # noqa: PLC0415 - STREAMING does without
+
+        return Grouped(self, self._key1, self._key2)
+
     def open(self) -> None:
         """See `KeyedProcessOperator`."""
         super().open()
-        self._first, self._second = _both_of(self.function, "process_element1", "process_element2")
+        self.calls = _both_of(self.function, "process_element1", "process_element2")
 
     def process(self, values: Values, times: Times) -> None:
         """Call the first function for each, with its key at hand."""
-        self.run_keyed(self._first, self._key1, values, times)
+        self.run_keyed(self.calls[0], self._key1, values, times)
 
     def process_second(self, values: Values, times: Times) -> None:
         """Call the second function for each, with its key at hand."""
-        self.run_keyed(self._second, self._key2, values, times)
+        self.run_keyed(self.calls[1], self._key2, values, times)
 
 
 def _both_of(function: Any, first: str, second: str) -> tuple[Callable[..., Any], Callable[..., Any]]:

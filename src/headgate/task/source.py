@@ -48,8 +48,11 @@ class Source(ABC, Generic[T]):
     [[5, 3, 1], [4, 2]]
     """
 
-    bounded: bool = True
-    """Whether it ends by itself."""
+    bounded: bool | None = True
+    """Whether it ends by itself; None: it cannot say, and AUTO does not choose BATCH for it."""
+
+    fed: bool = False
+    """Whether its records come through the host's own stream, which can be read only once by each set of workers."""
 
     hint: object = None
     """The type of its records, if it is known: it decides how they are serialized."""

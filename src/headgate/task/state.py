@@ -247,6 +247,11 @@ class KeyedState:
         found: ReducingState[Any] = self._find(name, ReducingState, function)
         return found
 
+    def forget(self) -> None:
+        """Remember nothing of any key."""
+        for state in self._by_name.values():
+            state._entries.clear()
+
     def entries(self) -> dict[str, int]:
         """How many keys each state remembers something of."""
         return {name: len(state._entries) for name, state in self._by_name.items()}

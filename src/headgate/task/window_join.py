@@ -16,7 +16,7 @@ from headgate.task.window_results import Results, copier
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headgate.task.operator import Times, Values
+    from headgate.task.operator import Operator, Times, Values
     from headgate.task.windows import Window, WindowAssigner
 
 __all__ = ["WindowJoin"]
@@ -49,6 +49,12 @@ class WindowJoin(WindowedOperator):
         super().__init__(assigner)
         self._keys = key1, key2
         self._functions = [function]
+
+    def in_batch(self) -> Operator:
+        """One key after the other."""
+        from headgate.task.batch_keyed import Grouped  # noqa: PLC0415 - STREAMING does without
+
+        return Grouped(self, *self._keys)
 
     def prepare(self) -> tuple[Contents, Results]:
         """See `WindowedOperator`."""

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 from headgate.errors import UserCodeError
 from headgate.task.basic import method_of
 from headgate.task.functions import AggregateFunction, Function, OutputTag, RuntimeContext
+from headgate.task.key_by_key import MARK, SECOND, Marks, stretches
 from headgate.task.operator import MAX_WATERMARK_MS, Operator, Times, Values
 from headgate.task.state import KeyedState
+from headgate.task.timers import MIN_WATERMARK_MS
 from headgate.task.times import to_ms
 from headgate.task.window_contents import Aggregated, Contents, Gathered, Reduced
 from headgate.task.window_counts import CountSlidingStore, CountTumblingStore
@@ -37,8 +39,10 @@ from headgate.task.windows import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import timedelta
+
+    from headgate.task.key_by_key import Entries
 
 __all__ = ["WindowOperator", "WindowedOperator"]
 
@@ -68,8 +72,8 @@ class WindowedOperator(Operator):
             for function in self._functions:
                 if isinstance(function, Function):
                     function.open(RuntimeContext(self.place, self.state_of(function)))
-        contents, self._results = self.prepare()
-        self._windows = self.store(contents, self._results)
+        self._contents, self._results = self.prepare()
+        self._windows = self.store(self._contents, self._results)
         self._event_time = self._assigner.event_time
 
     def state_of(self, function: Function) -> KeyedState | None:  # noqa: ARG002 - most have none
@@ -150,6 +154,35 @@ class WindowedOperator(Operator):
         elif time_ms > self._windows.time_ms:
             self._windows.time_ms = time_ms
 
+    # One key after the other: see `KeyByKey`.
+
+    @property
+    def marks(self) -> Marks:
+        """Windows of event time mind late records."""
+        return Marks.LATE if self._assigner.event_time else Marks.NONE
+
+    several = True  # it asks for the key of each
+
+    def begin_key(self, key: Any) -> None:  # noqa: ARG002 - see `several`
+        """See `KeyByKey`."""
+        self._windows = self.store(self._contents, self._results)
+        self.on_watermark(MIN_WATERMARK_MS)
+
+    def play(self, entries: Entries, watermarks: Sequence[int]) -> None:
+        """See `KeyByKey`; a watermark that makes no record late may be left out."""
+        for tag, alike in stretches(entries, -1):
+            if tag >> MARK:
+                watermark_ms = watermarks[(tag >> MARK) - 1]
+                self.on_watermark(watermark_ms)
+                self._advance(watermark_ms)
+            process = self.process_second if tag & SECOND else self.process
+            process(alike.values, alike.given_times())
+
+    def end_key(self, watermarks: Sequence[int]) -> None:  # noqa: ARG002 - the last fires everything
+        """See `KeyByKey`."""
+        self.on_watermark(MAX_WATERMARK_MS)
+        self._advance(inf)
+
     def close(self) -> None:
         """Close the functions: all, even if one fails."""
         failure: Exception | None = None
@@ -209,6 +242,18 @@ class WindowOperator(WindowedOperator):
         self._last = window_function if how in ("reduce", "aggregate") else function
         self._functions = [function] if window_function is None else [function, window_function]
         self._state = None if key is None else KeyedState()
+
+    def in_batch(self) -> Operator:
+        """One key after the other; where there are no keys, as in STREAMING."""
+        from headgate.task.batch_keyed import Grouped  # noqa: PLC0415 - STREAMING does without
+
+        return self if self._key is None else Grouped(self, self._key)
+
+    def end_key(self, watermarks: Sequence[int]) -> None:
+        """See `KeyByKey`."""
+        super().end_key(watermarks)
+        if self._state is not None:
+            self._state.forget()
 
     def state_of(self, function: Function) -> KeyedState | None:
         """The state of each key, over all its windows: for the function that is called with a key."""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from headgate.task.operator import Operator, Times, Values
+    from headgate.task.spill import SpillSpace
 
 __all__ = ["OperatorHarness"]
 
@@ -25,9 +26,29 @@ class OperatorHarness:
     ...     harness.watermark(7)
     >>> harness.values, harness.watermarks
     (['TO', 'BE'], [7])
+
+    With `batch` it runs as in BATCH mode, where it may `spill`:
+
+    >>> from headgate.task.keyed import KeyedCount
+    >>> with OperatorHarness(KeyedCount(str.lower), batch=True) as harness:
+    ...     harness.process(["To", "be", "to"])
+    ...     harness.end()
+    >>> harness.values
+    [('to', 2), ('be', 1)]
     """
 
-    def __init__(self, operator: Operator, *, subtask: int = 0, parallelism: int = 1, now_ms: int = 0) -> None:
+    def __init__(
+        self,
+        operator: Operator,
+        *,
+        subtask: int = 0,
+        parallelism: int = 1,
+        now_ms: int = 0,
+        batch: bool = False,
+        spill: SpillSpace | None = None,
+    ) -> None:
+        if batch:
+            operator = operator.in_batch()
         self.operator = operator
         self.now_ms = now_ms
         self.wakes = 0
@@ -46,6 +67,7 @@ class OperatorHarness:
             logger=logging.getLogger("headgate.user"),
             wake=self._wake,
             counters=self.counters,
+            spill=spill,
         )
 
     @property

@@ -15,7 +15,13 @@ from headgate.config import BufferTimeout
 from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
 from headgate.input import Backoff, InputGate, LocalSource, RecordReader, RemoteChannel, UnionGate
 from headgate.net import Identity, Network
-from headgate.output import PartitionRegistry, PartitionType, RecordWriter, ResultPartition
+from headgate.output import (
+    PartitionRegistry,
+    PartitionType,
+    PipelinedSubpartition,
+    RecordWriter,
+    ResultPartition,
+)
 from headgate.record.spanning import RecordLimits
 from headgate.testing.simnet import SimNet, SimTransport
 from headgate.testing.simulator import Actor
@@ -32,7 +38,7 @@ if TYPE_CHECKING:
     from headgate.net.connection import Connection
     from headgate.net.owner import ConnectionOwner
     from headgate.output import Selector
-    from headgate.output.pipelined import PipelinedSubpartition, SubpartitionListener
+    from headgate.output.pipelined import SubpartitionListener
     from headgate.record import Serializer
     from headgate.sync import Wake
     from headgate.testing.plan import Plan
@@ -109,6 +115,7 @@ class WatchedRegistry(PartitionRegistry):
     ) -> tuple[PipelinedSubpartition, Wake]:
         """As a registry does; a reader over the network gets a subpartition that is watched."""
         subpartition, wake = super().attach_locked(partition_id, index, listener)
+        assert isinstance(subpartition, PipelinedSubpartition), "nothing is on disk here"
         if not isinstance(listener, ProducerStream):
             return subpartition, wake
         supply = self.watched[partition_id, index] = WatchedSupply(subpartition)

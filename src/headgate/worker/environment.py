@@ -7,15 +7,13 @@ worker's settings. `close` ends everything and gives all memory back.
 from __future__ import annotations
 
 import random
-import sys
-import threading
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeVar, cast, overload
 
 from headgate.buffer import Arena, Limits, LocalPool, NetworkPool, NetworkPoolStatistics
 from headgate.clock import SystemClock
-from headgate.config import FlushMode, Settings
+from headgate.config import BufferTimeout, FlushMode, Settings
 from headgate.errors import Cancelled, LocalProtocolError
 from headgate.input import Backoff, InputGate, LocalSource, RecordReader, RemoteChannel, UnionGate
 from headgate.net import Address, ConnectionStatistics, Identity, Network, NetworkStatistics
@@ -23,6 +21,8 @@ from headgate.net.loop import open_loop
 from headgate.net.shared_loop import SharedLoop
 from headgate.net.sockets import SocketOptions, SocketTransport
 from headgate.output import (
+    AnyPartition,
+    BlockingPartition,
     HotKeys,
     PartitionRegistry,
     PartitionStatistics,
@@ -32,22 +32,25 @@ from headgate.output import (
 )
 from headgate.record.spanning import RecordLimits
 from headgate.sync import ThreadSync, Ticker
+from headgate.worker.disk import Disk
+from headgate.worker.switching import switching
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headgate.clock import Clock
-    from headgate.config import BufferTimeout
     from headgate.ids import JobId, PartitionId, SubpartitionIndex
     from headgate.input import Gate
     from headgate.meters import TaskTimer
     from headgate.output import Selector
     from headgate.record.serializer import Serializer
+    from headgate.worker.storage import Storage
 
 __all__ = ["Environment", "EnvironmentStatistics"]
 
 T = TypeVar("T")
 
+_NEVER: Final = BufferTimeout(FlushMode.NEVER, 0)
 _GOODBYE_S: Final = 2.0  # how long `close` waits for peers to end their connections in order
 
 
@@ -63,31 +66,6 @@ class EnvironmentStatistics:
     memory: NetworkPoolStatistics
     partitions: tuple[PartitionStatistics, ...]
     network: NetworkStatistics | None  # None: this worker knows no others
-
-
-class _Switching:
-    """The interpreter's switch interval, which all workers of a process share: the last to leave restores it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._before_s = 0.0
-
-    def begin(self, interval_s: float) -> None:
-        with self._lock:
-            if not self._users:
-                self._before_s = sys.getswitchinterval()
-            self._users += 1
-            sys.setswitchinterval(interval_s)
-
-    def end(self) -> None:
-        with self._lock:
-            self._users -= 1
-            if not self._users:
-                sys.setswitchinterval(self._before_s)
-
-
-_switching = _Switching()
 
 
 class Environment:
@@ -126,6 +104,7 @@ class Environment:
         self.ticker = Ticker("headgate-flusher")
         network, record = self.settings.network, self.settings.record
         self.limits = Limits.of(network)
+        self.disk = Disk(self.memory, self.registry, self.limits, read_ahead=self.settings.batch.read_ahead)
         self.record_limits = RecordLimits(
             max_size_bytes=record.max_size,
             spill_threshold_bytes=record.spill_threshold,
@@ -139,6 +118,28 @@ class Environment:
         self._transport: SocketTransport | None = None
         self._closed = False
 
+    @overload
+    def partition(
+        self,
+        partition_id: PartitionId,
+        *,
+        subpartitions: int,
+        kind: Literal[PartitionType.PIPELINED, PartitionType.PIPELINED_BOUNDED] = ...,
+        timer: TaskTimer | None = None,
+        patient: bool = False,
+    ) -> ResultPartition: ...
+
+    @overload
+    def partition(
+        self,
+        partition_id: PartitionId,
+        *,
+        subpartitions: int,
+        kind: PartitionType,
+        timer: TaskTimer | None = None,
+        patient: bool = False,
+    ) -> AnyPartition: ...
+
     def partition(
         self,
         partition_id: PartitionId,
@@ -147,13 +148,19 @@ class Environment:
         kind: PartitionType = PartitionType.PIPELINED_BOUNDED,
         timer: TaskTimer | None = None,
         patient: bool = False,
-    ) -> ResultPartition:
-        """A registered partition with a pool of its own.
+    ) -> AnyPartition:
+        """A registered partition with a pool of its own; a BLOCKING one is in a file of `storage`.
 
         A writer waits for a buffer as long as `network.buffers_request_timeout` says; a `patient` one, as the tasks of
         a job are, as long as its reader takes.
+
+        Raises:
+            StorageError: the file cannot be made.
         """
         self._refuse_if_closed()
+        timeout_s = None if patient else self.settings.network.buffers_request_timeout.seconds
+        if not kind.pipelined:
+            return self.disk.partition(partition_id, subpartitions, timeout_s, timer)
         bounds = self.limits.partition_pool(subpartitions, bounded=kind.bounded)
         pool = self.memory.create_pool(
             f"partition {partition_id}",
@@ -163,14 +170,7 @@ class Environment:
             max_per_channel=self.limits.max_buffers_per_channel if kind.bounded else None,
             overdraft=self.limits.max_overdraft_buffers,
         )
-        partition = ResultPartition(
-            partition_id,
-            kind,
-            subpartitions,
-            pool,
-            request_timeout_s=None if patient else self.settings.network.buffers_request_timeout.seconds,
-            timer=timer,
-        )
+        partition = ResultPartition(partition_id, kind, subpartitions, pool, request_timeout_s=timeout_s, timer=timer)
         try:
             self.registry.register(partition)
         except BaseException:
@@ -178,9 +178,27 @@ class Environment:
             raise
         return partition
 
+    def adopt(self, partition_id: PartitionId, *, subpartitions: int | None = None) -> BlockingPartition:
+        """A registered blocking partition from a finished file of `storage`, which this process need not have written.
+
+        Raises:
+            StorageError: there is none, it is damaged, or it has another number of subpartitions.
+        """
+        self._refuse_if_closed()
+        return self.disk.adopt(partition_id, subpartitions)
+
+    @property
+    def storage(self) -> Storage | None:
+        """Where blocking partitions are kept; set by whoever runs a job in BATCH mode, closed with the environment."""
+        return self.disk.storage
+
+    @storage.setter
+    def storage(self, storage: Storage | None) -> None:
+        self.disk.storage = storage
+
     def writer(
         self,
-        partition: ResultPartition,
+        partition: AnyPartition,
         selector: Selector[T],
         serializer: Serializer[T],
         *,
@@ -195,6 +213,8 @@ class Environment:
         if hot_keys:
             selector.watch_keys(HotKeys(self.clock.now_ns, self.random.randrange))
         timeout = buffer_timeout if buffer_timeout is not None else self.settings.execution.buffer_timeout
+        if not partition.type.pipelined:
+            timeout = _NEVER  # nobody reads before the end
         writer = _writer_class(serializer)(
             partition,
             selector,
@@ -261,7 +281,7 @@ class Environment:
             transport.close()
             raise
         self._network, self._transport = network, transport
-        _switching.begin(self.settings.execution.switch_interval.seconds)
+        switching.begin(self.settings.execution.switch_interval.seconds)
         return address
 
     def remote_source(
@@ -313,9 +333,9 @@ class Environment:
         """A reader of a gate's elements; the serializer, or those of the channels."""
         return RecordReader(gate, serializer, limits=self.record_limits)
 
-    def release_job(self, job: JobId, cause: BaseException | None = None) -> None:
-        """Release all partitions of a job; their readers learn the cause."""
-        self.registry.release_job(job, cause)
+    def release_job(self, job: JobId, cause: BaseException | None = None, *, keep: bool = False) -> None:
+        """Release all partitions of a job; their readers learn the cause. With `keep`, finished files stay."""
+        self.registry.release_job(job, cause, keep=keep)
 
     def statistics(self) -> EnvironmentStatistics:
         """The exchange at this moment."""
@@ -326,14 +346,15 @@ class Environment:
         """Those to other workers at this moment."""
         return () if self._network is None else self._network.statistics().connections
 
-    def close(self) -> None:
+    def close(self, *, keep: bool = False) -> None:
         """Stop the flusher, release every partition and gate, leave the network, give the memory back. May be repeated.
 
-        Peers are given a moment to end their connections in order.
+        Peers are given a moment to end their connections in order. With `keep`, finished partitions stay on disk.
         """
         self._closed = True
         self.ticker.close()
-        self.registry.release_all()
+        self.registry.release_all(keep=keep)
+        self.disk.close(keep=keep)
         for gate in list(self._gates):
             gate.release()
         self._leave()
@@ -346,7 +367,7 @@ class Environment:
         if network is None or transport is None:
             return
         self._transport = None
-        _switching.end()
+        switching.end()
         quiet = self.sync.waiter()
         transport.call_soon(lambda: network.close(quiet.wake))
         quiet.wait(_GOODBYE_S)

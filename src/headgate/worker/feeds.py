@@ -51,7 +51,10 @@ class Feed:
         self._most = most
         self._closed = False
         self._full = False
+        self._unwanted = False
         self._error: BaseException | None = None
+        self.before: list[Feed] = []
+        """Feeds of the same iterator whose batches all come first, and which are read first, if at all."""
 
     @property
     def ended(self) -> bool:
@@ -65,12 +68,13 @@ class Feed:
             Cancelled: nobody is going to take it.
         """
         with self._changed:
-            while len(self._batches) >= self._most and not self._closed:
+            while len(self._batches) >= self._most and not (self._closed or self._unwanted):
                 self._changed.wait()
             if self._closed:
                 raise Cancelled("nobody takes any more")
-            self._batches.append(batch)
-            self._changed.notify_all()
+            if not self._unwanted:
+                self._batches.append(batch)
+                self._changed.notify_all()
 
     def take(self, timeout_s: float | None) -> Any:
         """The next batch; None: there is none yet, or it has `ended`.
@@ -94,6 +98,13 @@ class Feed:
             self._full = True
             if not self._closed:
                 self._error = self._error or error
+            self._changed.notify_all()
+
+    def drop(self) -> None:
+        """Nothing more is taken, and what is put is forgotten: nobody waits for anybody."""
+        with self._changed:
+            self._unwanted = True
+            self._batches.clear()
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -121,15 +132,19 @@ def feed_of(name: str) -> Feed:
     """
     if name not in _feeds:
         raise ConfigError("a DataFrame can be read on Spark only: do not run this pipeline with local=True")
-    return _feeds[name]
+    feed = _feeds[name]
+    for one in feed.before:
+        one.drop()
+    return feed
 
 
 @contextmanager
-def feeding(sources: Sequence[str], batches: Iterator[pa.RecordBatch]) -> Iterator[None]:
+def feeding(sources: Sequence[str], batches: Iterator[pa.RecordBatch], *, in_turn: bool = False) -> Iterator[None]:
     """Feed these sources from one iterator, as long as the context lasts.
 
     One source gets the batches as they are. Of several each batch has two columns: the source's place in the list, and
-    an Arrow stream.
+    an Arrow stream. If they are read `in_turn`, as in BATCH, one after another or not at all, then the iterator has all
+    that is for the first one first: a full queue of one that is not read yet would hold up the others.
 
     >>> with feeding([], iter([])):
     ...     print("no source wants anything")
@@ -140,6 +155,9 @@ def feeding(sources: Sequence[str], batches: Iterator[pa.RecordBatch]) -> Iterat
         yield
         return
     feeds = [_feeds.setdefault(name, Feed()) for name in sources]
+    if in_turn:
+        for number, feed in enumerate(feeds):
+            feed.before = feeds[:number]
     thread = threading.Thread(target=_feed, args=(feeds, batches), name="headgate-feeder", daemon=True)
     thread.start()
     try:
@@ -173,6 +191,8 @@ def _sort(batch: pa.RecordBatch, feeds: list[Feed]) -> None:
     import pyarrow as pa  # noqa: PLC0415 - not before it is used
 
     for source, stream in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
+        for before in feeds[source].before:
+            before.end()
         with pa.ipc.open_stream(stream.as_buffer()) as reader:
             for one in reader:
                 feeds[source].put(one)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headgate.config import MetricsSettings
     from headgate.input import InputGate
     from headgate.meters import TaskTimer, TimeSpent
-    from headgate.output import ResultPartition
+    from headgate.output import AnyPartition
     from headgate.task.task import Task
 
 __all__ = ["TaskMeter", "moment_ms", "wall_ms"]
@@ -75,7 +75,7 @@ class TaskMeter:
         self._task = task
         self._timer = timer
         self._gates = tuple(gates)
-        self._partitions: tuple[ResultPartition, ...] = tuple(writer.partition for writer in task.writers)
+        self._partitions: tuple[AnyPartition, ...] = tuple(writer.partition for writer in task.writers)
         self._length_ms = length_ms  # 0: no states are taken
         self._moment: int | None = None  # the first that no state tells of
         self._seen = (0, 0, 0, 0, 0)  # times and records until then

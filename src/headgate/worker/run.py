@@ -23,9 +23,23 @@ from headgate.record import SerializerRegistry
 from headgate.version import __version__
 from headgate.worker.control import connect_control
 from headgate.worker.environment import Environment
-from headgate.worker.messages import Cancel, Deploy, Done, Failed, Register, Sample, Wire
+from headgate.worker.job_files import job_storage
+from headgate.worker.messages import (
+    Adopt,
+    Cancel,
+    Deploy,
+    DeployRegion,
+    Done,
+    Failed,
+    FromCoordinator,
+    Register,
+    Release,
+    Sample,
+    Wire,
+)
 from headgate.worker.moments import moment_ms
 from headgate.worker.pace import Pace
+from headgate.worker.region_worker import RegionWorker
 from headgate.worker.sampling import Sampler
 from headgate.worker.setup import WorkerPart
 from headgate.worker.worker import Worker
@@ -38,7 +52,7 @@ if TYPE_CHECKING:
     from headgate.ids import AttemptId
     from headgate.net import Address
     from headgate.net.certificates import Credentials
-    from headgate.worker.messages import FromCoordinator, FromWorker
+    from headgate.worker.messages import FromWorker, Partition
 
 __all__ = ["run_worker", "worker_memory_bytes"]
 
@@ -55,6 +69,13 @@ class _Lost:
         self.error = error
 
 
+class _RegionEnded:
+    """The last task of the region that was running is over."""
+
+
+_Heard = FromCoordinator | _Lost | _RegionEnded
+
+
 def run_worker(
     plan: Plan,
     index: int,
@@ -64,8 +85,21 @@ def run_worker(
     *,
     bind_host: str = "127.0.0.1",
     credentials: Credentials | None = None,
+    driver_here: bool = True,
+    fresh: Callable[[], Plan] | None = None,
 ) -> None:
-    """Run one worker of a job until the job is over.
+    """Run one worker of a job until the job, or this attempt at it, is over.
+
+    Args:
+        plan: Of the whole job.
+        index: The worker's number.
+        attempt: Which attempt at the job this is.
+        secret: Of the job.
+        coordinator: Where it listens.
+        bind_host: Where this worker listens.
+        credentials: Of this worker; without them nothing is encrypted.
+        driver_here: Whether the driver is on this machine, and keeps the job's files from being swept up.
+        fresh: Makes the plan anew, with function objects that no task has used: for regions that are run again.
 
     Raises:
         HeadgateError: the coordinator cannot be reached or was lost, or this worker could not be set up. What tasks
@@ -78,9 +112,12 @@ def run_worker(
     """
     settings = replace(plan.settings, network=replace(plan.settings.network, bind_address=bind_host))
     memory_bytes = settings.network_memory_bytes(worker_memory_bytes(settings, plan.workers + 1)).bytes
-    inbox: queue.SimpleQueue[FromCoordinator | _Lost] = queue.SimpleQueue()
+    inbox: queue.SimpleQueue[_Heard] = queue.SimpleQueue()
     identity = Identity(plan.job, attempt, index, secret, credentials)
-    with Environment(settings, memory_bytes=memory_bytes) as environment:
+    keep = plan.batch  # who was not told that the job is over leaves its files: another attempt may read them
+    environment = Environment(settings, memory_bytes=memory_bytes)
+    try:
+        environment.storage = job_storage(plan, attempt, driver_here=driver_here)
         address = environment.join(identity)
         link = connect_control(
             environment.transport,
@@ -96,23 +133,47 @@ def run_worker(
             serializers = SerializerRegistry()
             for key, serializer in plan.serializers.items():
                 serializers.register(key, serializer, replace=True)
-            worker = Worker(WorkerPart(plan, index, attempt, environment, link.peer, serializers), link.send)
-            link.send(Register(address.host, address.port, os.getpid(), __version__))
-            sampler = Sampler(lambda: worker.tasks, link.send)
+            part = WorkerPart(plan, index, attempt, environment, link.peer, serializers)
+            worker = (
+                RegionWorker(part, link.send, ended=lambda: inbox.put(_RegionEnded()), fresh=fresh)
+                if plan.batch
+                else Worker(part, link.send)
+            )
             try:
-                pace = Pace(worker.look, worker.reports, link.send, moment_ms(settings.metrics))
-                _serve(worker, sampler, pace, inbox, link.send)
+                _work(worker, address, inbox, link.send, moment_ms(settings.metrics))
             finally:
-                sampler.stop()
+                keep = worker.keep
         finally:
             link.close()
+    finally:
+        environment.close(keep=keep)
+
+
+def _work(
+    worker: Worker | RegionWorker,
+    address: Address,
+    inbox: queue.SimpleQueue[_Heard],
+    tell: Callable[[FromWorker], object],
+    length_ms: int,
+) -> None:
+    pace = Pace(worker.look, worker.reports, tell, length_ms)
+    found: list[Partition] = []
+    if isinstance(worker, RegionWorker):
+        found = worker.found()
+        pace.begin()  # it is there for the whole job, whatever runs
+    tell(Register(address.host, address.port, os.getpid(), __version__, found))
+    sampler = Sampler(lambda: worker.tasks, tell)
+    try:
+        _serve(worker, sampler, pace, inbox, tell)
+    finally:
+        sampler.stop()
 
 
 def _serve(
-    worker: Worker,
+    worker: Worker | RegionWorker,
     sampler: Sampler,
     pace: Pace,
-    inbox: queue.SimpleQueue[FromCoordinator | _Lost],
+    inbox: queue.SimpleQueue[_Heard],
     tell: Callable[[FromWorker], object],
 ) -> None:
     while True:
@@ -121,20 +182,42 @@ def _serve(
             message = inbox.get(timeout=pace.due_s())
         except queue.Empty:
             continue
-        match message:
-            case Deploy():
-                if _deployed(worker, tell):
-                    pace.begin()
-            case Wire():
-                worker.wire(message)
-            case Sample():
-                sampler.start(message)
-            case Cancel(reason):
-                worker.cancel(reason)
-                sampler.stop()
-            case _Lost(error=error):
-                _leave(worker, error)
-                return
+        if isinstance(message, _Lost):
+            _leave(worker, message.error)
+            return
+        if isinstance(message, Sample):
+            sampler.start(message)
+        elif isinstance(worker, RegionWorker):
+            _handle_batch(worker, message)
+        else:
+            _handle(worker, message, tell, pace)
+        if isinstance(message, Cancel):
+            sampler.stop()
+
+
+def _handle(worker: Worker, message: _Heard, tell: Callable[[FromWorker], object], pace: Pace) -> None:
+    match message:
+        case Deploy():
+            if _deployed(worker, tell):
+                pace.begin()
+        case Wire():
+            worker.wire(message)
+        case Cancel(reason):
+            worker.cancel(reason)
+
+
+def _handle_batch(worker: RegionWorker, message: _Heard) -> None:
+    match message:
+        case DeployRegion():
+            worker.deploy(message)
+        case _RegionEnded():
+            worker.region_ended()
+        case Adopt(partitions):
+            worker.adopt(partitions)
+        case Release(partitions):
+            worker.release(partitions)
+        case Cancel(reason, keep):
+            worker.cancel(reason, keep=keep)
 
 
 def _deployed(worker: Worker, tell: Callable[[FromWorker], object]) -> bool:
@@ -149,10 +232,14 @@ def _deployed(worker: Worker, tell: Callable[[FromWorker], object]) -> bool:
     return True
 
 
-def _leave(worker: Worker, error: Exception | None) -> None:
+def _leave(worker: Worker | RegionWorker, error: Exception | None) -> None:
     """The coordinator has ended the connection, as it does when a job is over, or is gone."""
     over = worker.over
-    worker.cancel("the job is over" if error is None else f"the coordinator was lost: {error}")
+    reason = "the job is over" if error is None else f"the coordinator was lost: {error}"
+    if isinstance(worker, RegionWorker):
+        worker.cancel(reason, keep=worker.keep)
+    else:
+        worker.cancel(reason)
     stuck = worker.join(_STOP_S)
     if stuck:
         _log.warning("still in user code %g s after the end of the job: %s", _STOP_S, ", ".join(stuck))

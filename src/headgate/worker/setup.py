@@ -1,6 +1,7 @@
 """From the plan to one task: its partitions, its gate, its chain and its loop (K5).
 
-Used by the worker, on the thread that serves the control connection. Invariant: a set-up that fails half-way leaves
+Used by `tasks`, on the thread that serves the control connection. In BATCH operators may be others than in STREAMING
+(`Operator.in_batch`), and what goes to other regions is written to disk. Invariant: a set-up that fails half-way leaves
 nothing behind.
 """
 
@@ -12,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.ids import PartitionId, SubpartitionIndex
 from headgate.meters import TaskTimer
+from headgate.output import PartitionType
 from headgate.task.chain import Chain
 from headgate.task.loop import InputLoop, SourceLoop
 from headgate.task.operator import Place
 from headgate.task.portions import Portions
+from headgate.task.spill import SpillSpace
 from headgate.task.task import Task
 from headgate.worker.messages import Partition
 from headgate.worker.moments import TaskMeter, moment_ms, wall_ms
@@ -23,7 +26,7 @@ from headgate.worker.running import Feed, RunningTask
 from headgate.worker.shipping import selector_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from headgate.errors import HeadgateError
     from headgate.graph.plan import Exchange, Plan, Vertex
@@ -106,6 +109,8 @@ class TaskSetUp:
     running: Callable[[], object]
     failed: Callable[[HeadgateError], object]  # before others can learn of it
     ended: Callable[[HeadgateError | None], object]
+    places: Mapping[Partition, int] = field(default_factory=dict)
+    """The workers that have what the task reads, where those are not the ones that the plan has for their producers."""
     openings: list[Opening] = field(default_factory=list)
     _timer: TaskTimer = field(init=False)
     _writers: list[RecordWriter[Any]] = field(default_factory=list)
@@ -145,7 +150,11 @@ class TaskSetUp:
         selector = selector_of(exchange.ship, consumer.max_parallelism, environment.random.randrange)
         serializer = self.part.serializer(exchange)
         partition = environment.partition(
-            self.part.id(name), subpartitions=len(readers), timer=self._timer, patient=True
+            self.part.id(name),
+            subpartitions=len(readers),
+            kind=PartitionType.BLOCKING if exchange.blocking else PartitionType.PIPELINED_BOUNDED,
+            timer=self._timer,
+            patient=True,
         )
         try:
             partition.on_consumable = lambda: self.consumable(name)
@@ -186,7 +195,8 @@ class TaskSetUp:
         producer = plan.vertex(exchange.producer)
         name = Partition(producer.id, exchange.output, producing)
         readers = exchange.consumers_of(producing, producer.parallelism, self.vertex.parallelism)
-        index, worker = SubpartitionIndex(readers.index(self.subtask)), producer.workers(plan)[producing]
+        index = SubpartitionIndex(readers.index(self.subtask))
+        worker = self.places.get(name, producer.workers(plan)[producing])
         remote = None
         if worker != self.part.index:
             remote = self.part.environment.remote_source(gate, self.part.id(name), index, worker=worker)
@@ -196,6 +206,9 @@ class TaskSetUp:
         planned, object_reuse = self.vertex.operators, self.part.plan.settings.execution.object_reuse
         loops: list[Loop] = []
         operators = [one.make() for one in planned]
+        if self.part.plan.batch:
+            operators = [one.in_batch() for one in operators]
+        spill = self._spill()
         for operator, one in zip(operators, planned, strict=True):
             operator.place = Place(
                 operator=one.name,
@@ -207,6 +220,7 @@ class TaskSetUp:
                 object_reuse=object_reuse,
                 wake=lambda: loops[0].interrupt(),  # noqa: PLW0108 - there is no loop yet
                 counters=self._counters,
+                spill=spill,
             )
         reads = [None if one.reads is None else (one.reads, one.tag) for one in planned]
         chain = Chain(operators, reads, object_reuse=object_reuse)
@@ -235,6 +249,26 @@ class TaskSetUp:
             meter=TaskMeter(task, self._timer, self._gates, length_ms=moment_ms(self.part.plan.settings.metrics)),
         )
 
+    def _spill(self) -> SpillSpace | None:
+        """Where the task may put what does not fit in memory; in STREAMING everything stays there."""
+        storage, settings = self.part.environment.storage, self.part.plan.settings.batch
+        if storage is None:
+            return None
+        return SpillSpace(
+            directory=lambda: storage.spill_directory,
+            memory_bytes=settings.group_memory,
+            compression=settings.compression,
+            quota=storage.quota,
+            serializers=tuple(self._input_serializer(number) for number in range(self.vertex.inputs)),
+        )
+
+    def _input_serializer(self, number: int) -> Serializer[Any]:
+        """What carries the records of one of the task's inputs, which may be several exchanges."""
+        exchanges = [one for one in self.part.plan.inputs(self.vertex.id) if one.input == number]
+        if all(one.hint == exchanges[0].hint for one in exchanges):
+            return self.part.serializer(exchanges[0])
+        return self.part.serializers.serializer_for("pickle", peer=self.part.peer)
+
     def _loop(self, chain: Chain, head: Operator, reader: RecordReader[Any] | None, inputs: list[int]) -> Loop:
         if reader is not None:
             portions = Portions(self.part.environment.clock.now_ns, self._timer)
@@ -242,7 +276,7 @@ class TaskSetUp:
         first = self.vertex.operators[0]
         assert first.source is not None, "a head without input has a source"
         splits = first.splits[self.subtask :: self.vertex.parallelism]
-        environment = self.part.environment
+        environment, plan = self.part.environment, self.part.plan
         return SourceLoop(
             first.source,
             splits,
@@ -252,7 +286,7 @@ class TaskSetUp:
             sync=environment.sync,
             timer=self._timer,
             now_ns=environment.clock.now_ns,
-            marker_interval_ns=self.part.plan.settings.metrics.latency_interval.ns,
+            marker_interval_ns=0 if plan.batch else plan.settings.metrics.latency_interval.ns,
             vertex=self.vertex.id,
             subtask=self.subtask,
         )

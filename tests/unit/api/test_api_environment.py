@@ -10,6 +10,7 @@ import pytest
 from tests.support import JOIN_S as WAIT_S
 
 import headgate as hg
+from headgate.api.defaults import Defaults, use_defaults
 from headgate.api.results import Inbox
 from headgate.config import load_settings
 from headgate.coordinator import Job, JobStatus
@@ -51,6 +52,46 @@ def test_settings_of_all_kinds():
     assert settings.network.buffers_per_channel == 4
     assert str(settings.execution.buffer_timeout) == "20 ms"
     assert settings.execution.max_parallelism == 16
+
+
+@pytest.mark.spec("T4")
+def test_the_runtime_mode():
+    assert hg.environment(local=True).settings.execution.runtime_mode is hg.RuntimeMode.STREAMING
+    env = hg.environment(local=True, runtime_mode="BATCH", settings={"execution.runtime_mode": "AUTO"})
+    assert env.settings.execution.runtime_mode is hg.RuntimeMode.BATCH, "an argument is nearer than a setting"
+    assert env.set_runtime_mode(hg.RuntimeMode.AUTO).settings.execution.runtime_mode is hg.RuntimeMode.AUTO
+    assert env.set_runtime_mode("streaming").settings.execution.runtime_mode is hg.RuntimeMode.STREAMING
+    with pytest.raises(ConfigError, match="'STREAMING' or 'BATCH' or 'AUTO'"):
+        hg.environment(runtime_mode="micro-batch")
+
+
+def test_the_runtime_mode_of_the_command_line_is_for_who_says_nothing():
+    with use_defaults(Defaults(runtime_mode="BATCH", settings={"memory.segment_size": "4 KiB"})):
+        assert hg.environment().settings.execution.runtime_mode is hg.RuntimeMode.BATCH
+        assert hg.environment(runtime_mode="AUTO").settings.execution.runtime_mode is hg.RuntimeMode.AUTO
+        said = hg.environment(settings={"execution.runtime_mode": "STREAMING"})
+        assert said.settings.execution.runtime_mode is hg.RuntimeMode.STREAMING
+
+
+@pytest.mark.spec("T4")
+def test_the_plan_that_a_host_gets():
+    host = Host()
+    env = hg.environment(host=host, parallelism=2, runtime_mode="AUTO")
+    env.from_collection([1]).for_each(print)
+    env.execute_async()
+    env.rate(1).for_each(print)
+    env.execute_async()
+    assert [plan.batch for plan in host.plans] == [True, False]
+
+
+def test_a_stream_can_be_executed_after_its_mode_was_refused():
+    host = Host()
+    env = hg.environment(host=host, parallelism=2, runtime_mode="BATCH")
+    env.rate(1).for_each(print)
+    with pytest.raises(ConfigError, match="rate: this source has no end"):
+        env.execute()
+    env.set_runtime_mode("STREAMING").execute_async()
+    assert [vertex.name for vertex in host.plans[0].vertices] == ["rate -> for_each(print)"]
 
 
 def test_a_wrong_setting_is_refused_where_it_is_set():
@@ -142,7 +183,7 @@ def test_ctrl_c_cancels(monkeypatch):
 def test_an_unknown_form_of_explain():
     env = hg.environment(local=True, parallelism=1)
     env.from_collection([1]).print()
-    assert env.explain().startswith("headgate job: 2 vertices on 1 worker and in the driver")
+    assert env.explain().startswith("headgate job: STREAMING, 2 vertices on 1 worker and in the driver")
     with pytest.raises(ValueError, match="'text' or 'mermaid'"):
         env.explain("svg")
     assert len(env._graph.nodes()) == 2, "explaining is not executing"

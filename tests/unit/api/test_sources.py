@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.api.source_files import FileSource
+from headgate.api.source_socket import SocketTextSource
 from headgate.api.sources import BATCH_RECORDS, CollectionSource, GeneratorSource, RateSource, skip
 from headgate.clock import ManualClock
 from headgate.errors import ConfigError
+from headgate.spark.dataframe import DataFrameSource
 from headgate.task.source import Wait
 
 PARALLELISM = st.integers(1, 7)
@@ -99,8 +102,29 @@ def test_an_iterable_is_not_asked_for_more_than_the_count():
 def test_any_callable_can_make_an_iterable():
     source = GeneratorSource(lambda subtask: range(subtask, 3), per_subtask=True)
     assert [records(source, split) for split in source.splits(2)] == [[0, 1, 2], [1, 2]]
-    assert source.bounded
-    assert not GeneratorSource(count, per_subtask=True, bounded=False).bounded
+
+
+@pytest.mark.parametrize(
+    ("source", "bounded"),
+    [
+        (CollectionSource([1]), True),
+        (GeneratorSource(lambda n: n), False),
+        (GeneratorSource(lambda n: n, 5), True),
+        (GeneratorSource(lambda n: n, bounded=True), True),
+        (GeneratorSource(count, per_subtask=True), None),  # nobody knows
+        (GeneratorSource(count, 5, per_subtask=True), True),
+        (GeneratorSource(count, per_subtask=True, bounded=False), False),
+        (GeneratorSource(count, per_subtask=True, bounded=True), True),
+        (RateSource(10), False),
+        (RateSource(10, count=3), True),
+        (FileSource("nonesuch"), True),
+        (SocketTextSource("127.0.0.1", 7077), False),
+        (DataFrameSource(None), True),
+    ],
+)
+def test_whether_a_source_ends(source, bounded):
+    assert source.bounded is bounded
+    assert source.fed is isinstance(source, DataFrameSource)
 
 
 def test_an_iterable_s_wait_goes_on_after_what_came_before_it():

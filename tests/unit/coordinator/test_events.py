@@ -104,3 +104,31 @@ def test_a_large_job_fits_in():
         moved(log, TaskState.RUNNING, *range(100), vertex=vertex)
         moved(log, TaskState.FINISHED, *range(100), vertex=vertex)
     assert len(log.events()) == 4
+
+
+def test_tasks_that_are_run_again_are_said_again():
+    log = log_of(2)
+    moved(log, TaskState.RUNNING, 0, 1)
+    moved(log, TaskState.FINISHED, 0)
+    moved(log, TaskState.FAILED, 1)
+    moved(log, TaskState.DEPLOYED, 1)
+    moved(log, TaskState.RUNNING, 1)
+    moved(log, TaskState.FINISHED, 1)
+    assert texts(log) == [
+        "words: all 2 tasks run",
+        "words: subtask 1 has failed",
+        "words: of 2 tasks 1 has failed, 1 has finished",
+        "words: all 2 tasks run",
+        "words: all 2 tasks have finished",
+    ]
+
+
+def test_what_other_workers_run_is_said_again():
+    log = log_of(2)
+    moved(log, TaskState.RUNNING, 0, 1)
+    moved(log, TaskState.FINISHED, 0)
+    log.renewed()
+    moved(log, TaskState.DEPLOYED, 1)
+    moved(log, TaskState.RUNNING, 1)
+    moved(log, TaskState.FINISHED, 1)
+    assert texts(log) == ["words: all 2 tasks run", "words: all 2 tasks run", "words: all 2 tasks have finished"]

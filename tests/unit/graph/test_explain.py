@@ -1,9 +1,10 @@
 """A plan for people."""
 
 import pytest
+from tests.support_schedule import Numbers
 
 from headgate.config import Settings, load_settings
-from headgate.graph import Edge, Ship, ShipKind, StreamGraph, explain_mermaid, explain_text, make_plan
+from headgate.graph import Chaining, Edge, Ship, ShipKind, StreamGraph, explain_mermaid, explain_text, make_plan
 from headgate.ids import JobId
 from headgate.record import Serializer
 from headgate.task.basic import PassOn
@@ -35,7 +36,7 @@ def word_count():
 def test_text():
     assert explain_text(plan_of(word_count()), memory_bytes=MIB) == (
         """\
-word count: 3 vertices on 2 workers and in the driver
+word count: STREAMING, 3 vertices on 2 workers and in the driver
 
 [0] lines -> words
     parallelism 2, workers 0 to 1
@@ -125,3 +126,70 @@ def test_what_no_serializer_fits_is_said():
     graph.add("map", PassOn, inputs=[Edge(numbers, Ship(ShipKind.HASH_COLUMNS, columns=("a", "b")))])
     text = explain_text(plan_of(graph), memory_bytes=MIB)
     assert "hash of a, b, no serializer: no serializer is called 'nonesuch'" in text
+
+
+@pytest.fixture
+def batch_plan():
+    graph = StreamGraph()
+    lines = graph.add("lines", PassOn, source=Numbers(), hint=str)
+    words = graph.add("words", PassOn, inputs=[Edge(lines, Ship(ShipKind.HASH, key=len))], hint=str)
+    kept = graph.add("kept", PassOn, inputs=[Edge(words)])
+    kept.chaining = Chaining.NEVER
+    graph.add("print", PassOn, inputs=[Edge(words)], in_driver=True)
+    return plan_of(graph, settings=load_settings(code={"execution.runtime_mode": "AUTO"}, environ={}))
+
+
+@pytest.mark.spec("T4")
+def test_batch_as_text(batch_plan):
+    assert explain_text(batch_plan, memory_bytes=8 * MIB) == (
+        """\
+word count: BATCH (chosen by AUTO), 5 vertices in 4 stages on 2 workers and in the driver
+
+[0] lines
+    parallelism 2, workers 0 to 1
+
+[1] words
+    parallelism 2, workers 0 to 1
+    <- [0] hash, blocking, str
+
+[2] kept
+    parallelism 2, workers 0 to 1
+    <- [1] forward, str
+
+[3] fetch
+    parallelism 1, in the driver
+    <- [1] global, blocking, str
+
+[4] print
+    parallelism 1, in the driver
+    <- [3] forward, blocking, str
+
+stages, of which a worker runs one at a time:
+    0: [0]
+    1: [1], [2], after 0
+    2: [3], after 1
+    3: [4], at the end
+
+network buffers of 256 KiB that each worker needs for the largest of its stages, of 32 that it has:
+    workers 0, 1: 10 = 8 (words) + 0 (kept) + 2 (reading ahead)
+    driver: 8 = 6 (fetch) + 2 (reading ahead)"""
+    )
+
+
+def test_batch_as_mermaid(batch_plan):
+    lines = explain_mermaid(batch_plan).splitlines()
+    assert lines[:4] == ["---", "title: BATCH (chosen by AUTO)", "---", "flowchart LR"]
+    assert '    v0 ==>|"hash, blocking, str"| v1' in lines
+    assert '    v1 -->|"forward, str"| v2' in lines
+    stages = lines[lines.index('    subgraph s1 ["stage 1"]') :]
+    assert stages[1:4] == ["        v1", "        v2", "    end"]
+    assert sum(line.startswith("    subgraph s") for line in lines) == 4
+
+
+def test_streaming_chosen_by_auto_is_said():
+    graph = StreamGraph()
+    graph.add("clicks", PassOn, source=Numbers(bounded=False))
+    plan = plan_of(graph, settings=load_settings(code={"execution.runtime_mode": "AUTO"}, environ={}))
+    assert explain_text(plan, memory_bytes=MIB).startswith(
+        "word count: STREAMING (chosen by AUTO), 1 vertex on 2 workers"
+    )

@@ -1,5 +1,7 @@
 """Chains, exchanges, workers and slot groups of a plan, and what is refused before anything runs."""
 
+from dataclasses import replace
+
 import pytest
 
 from headgate.config import Settings, load_settings
@@ -266,3 +268,98 @@ def test_neither_input_nor_source(graph):
     graph.add("map", PassOn)
     with pytest.raises(ConfigError, match="map has neither an input nor a source"):
         planned(graph)
+
+
+BATCH = load_settings(code={"execution.runtime_mode": "BATCH"}, environ={})
+AUTO = load_settings(code={"execution.runtime_mode": "AUTO"}, environ={})
+
+
+def ending(graph, bounded, name="source"):
+    node = source(graph, name)
+    node.source.bounded = bounded
+    return node
+
+
+@pytest.mark.spec("T4")
+@pytest.mark.parametrize(
+    ("mode", "bounded", "batch"),
+    [
+        (Settings(), [True], False),
+        (Settings(), [False], False),
+        (BATCH, [True, True], True),
+        (BATCH, [None], True),  # the user says so, and should know
+        (AUTO, [True, True], True),
+        (AUTO, [True, None], False),
+        (AUTO, [False, True], False),
+    ],
+)
+def test_the_mode_that_is_chosen(graph, mode, bounded, batch):
+    for one in bounded:
+        ending(graph, one)
+    assert planned(graph, settings=mode).batch is batch
+
+
+@pytest.mark.spec("T4")
+def test_batch_refuses_a_source_without_an_end_by_name(graph):
+    ending(graph, True, "files")
+    ending(graph, False, "clicks")
+    with pytest.raises(ConfigError, match=r"^clicks: this source has no end.*STREAMING.*AUTO.*runtime_mode"):
+        planned(graph, settings=BATCH)
+
+
+def test_what_sinks_in_the_driver_read_is_fetched_first_in_batch(graph):
+    numbers, words = source(graph, "numbers", hint=int), source(graph, "words", hint=str)
+    after(graph, "print", numbers, in_driver=True)
+    after(graph, "print all", numbers, words, in_driver=True)
+    plan = planned(graph, settings=BATCH)
+    assert names(plan) == ["numbers", "words", "fetch", "print", "fetch", "print all"]
+    assert [vertex.in_driver for vertex in plan.vertices] == [False, False, True, True, True, True]
+    assert [(one.producer, one.consumer, one.ship.kind, one.hint) for one in plan.exchanges] == [
+        (0, 2, GLOBAL, int),
+        (2, 3, FORWARD, int),
+        (0, 4, GLOBAL, int),
+        (1, 4, GLOBAL, str),
+        (4, 5, FORWARD, None),
+    ]
+    assert all(one.blocking for one in plan.exchanges)
+    operators = [operator.id for vertex in plan.vertices for operator in vertex.operators]
+    assert len(set(operators)) == len(operators)
+
+
+def test_planning_changes_no_node(graph):
+    """The same stream can be executed again, in another mode."""
+    printed = after(graph, "print", source(graph), in_driver=True)
+    nodes = graph.take()
+    options = {"job": JobId("1"), "name": "job", "parallelism": 2}
+    assert names(make_plan(nodes, settings=BATCH, **options)) == ["source", "fetch", "print"]
+    assert names(make_plan(nodes, settings=Settings(), **options)) == ["source", "print"]
+    assert [edge.node.name for edge in printed.inputs] == ["source"]
+
+
+def test_nothing_is_blocking_in_streaming(graph):
+    after(graph, "print", after(graph, "map", source(graph), ship=Ship(REBALANCE)), in_driver=True)
+    assert not any(one.blocking for one in planned(graph).exchanges)
+
+
+def test_slot_groups_share_the_workers_in_batch(graph):
+    model = after(graph, "model", source(graph))
+    model.slot_group, model.parallelism = "gpu", 3
+    after(graph, "end", model).slot_group = "other"
+    plan = planned(graph, settings=BATCH)
+    assert plan.workers == 3
+    assert plan.slot_groups == (("default", 0),)
+    assert [list(vertex.workers(plan)) for vertex in plan.vertices] == [[0, 1], [0, 1, 2], [0, 1]]
+
+
+@pytest.mark.spec("M5")
+def test_a_worker_needs_the_buffers_of_its_largest_region(graph):
+    first = source(graph)
+    wide = after(graph, "wide", first, ship=Ship(HASH, key=hash))
+    wide.parallelism = 4
+    after(graph, "print", wide, in_driver=True)
+    plan = planned(graph, settings=BATCH)
+    demands = [[task.name for task in plan.demands_of(worker)] for worker in range(plan.workers + 1)]
+    assert demands == [["wide (0)"], ["wide (1)"], ["wide (2)"], ["wide (3)"], ["fetch (0)"]]
+    [gate] = plan.demands_of(0)[0].gates
+    assert (gate.remote_channels, gate.local_channels) == (2, 0), "after a restart all may be elsewhere"
+    assert [task.name for task in replace(plan, batch=False).demands_of(0)] == ["source (0)", "wide (0)"]

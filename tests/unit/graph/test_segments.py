@@ -1,4 +1,4 @@
-"""The size of buffers of jobs that carry record batches."""
+"""The size of buffers of jobs that carry record batches, or run in BATCH."""
 
 from dataclasses import replace
 
@@ -51,3 +51,18 @@ def test_little_memory_keeps_them_small() -> None:
     little = replace(memory, network=replace(memory.network, min=64 * KIB, max=512 * KIB))
     plan = plan_of(2, pa.RecordBatch, Settings(memory=little))
     assert with_fitting_segments(plan) is plan
+
+
+@pytest.mark.parametrize("hint", [None, str, pa.RecordBatch])
+def test_in_batch_all_have_large_ones(hint: object) -> None:
+    settings = with_fitting_segments(replace(plan_of(2, hint), batch=True)).settings
+    assert settings.memory.segment_size == 256 * KIB
+    assert settings.origin("memory.segment_size") == "chosen for BATCH"
+
+
+def test_in_batch_only_the_largest_region_has_to_fit() -> None:
+    wide, fits = plan_of(60, None), 128 * KIB
+    assert with_fitting_segments(replace(plan_of(60, pa.RecordBatch), batch=False)).settings.memory.segment_size == fits
+    exchanges = tuple(replace(one, blocking=True) for one in wide.exchanges)
+    batch = with_fitting_segments(replace(wide, batch=True, exchanges=exchanges))
+    assert batch.settings.memory.segment_size == 256 * KIB

@@ -174,3 +174,34 @@ def test_it_can_be_said_in_json():
     plain = tracker.snapshot(JobStatus.RUNNING, 0.0).to_dict()
     assert type(plain["status"]) is str
     assert type(plain["vertices"][0]["state"]) is str
+
+
+def test_a_task_that_is_deployed_again_counts_from_the_beginning():
+    tracker = Tracker(plan_of(1))
+    for state in (TaskState.DEPLOYED, TaskState.RUNNING):
+        tracker.moved(0, 0, 0, state)
+    tracker.report(0, Report(1_000, [one(records=100, busy=1.0)]))
+    tracker.moved(0, 0, 0, TaskState.FAILED)
+    assert (vertex_of(tracker).state, vertex_of(tracker).records_in) == (TaskState.FAILED, 100)
+    tracker.moved(0, 0, 0, TaskState.DEPLOYED)
+    assert (vertex_of(tracker).state, vertex_of(tracker).records_in) == (TaskState.DEPLOYED, 0)
+    tracker.moved(0, 0, 0, TaskState.RUNNING)
+    tracker.report(0, Report(2_000, [one(records=10, busy=1.0)]))
+    assert (vertex_of(tracker).records_in, vertex_of(tracker).records_in_per_s) == (10, 10.0)
+
+
+def test_what_had_not_finished_has_not_begun_for_other_workers():
+    tracker = Tracker(plan_of(2))
+    for number in range(2):
+        tracker.registered(number, Register("10.0.0.7", 4040, 4711 + number, "0.1"))
+        tracker.report(number, Report(1_000, [one(0, number, records=10, busy=1.0)], cpu_ns=5 * SECOND))
+    tracker.moved(0, 0, 0, TaskState.FINISHED)
+    tracker.moved(1, 0, 1, TaskState.RUNNING)
+    tracker.renewed()
+    found = tracker.snapshot(JobStatus.RUNNING, 2.0)
+    assert [(one.state, one.records_in) for one in found.vertices[0].subtasks] == [("finished", 10), ("created", 0)]
+    assert [one.pid for one in found.workers] == [0, 0]
+    tracker.registered(0, Register("10.0.0.7", 4040, 99, "0.1"))
+    tracker.report(0, Report(2_000, [], cpu_ns=SECOND // 100))
+    assert tracker.snapshot(JobStatus.RUNNING, 2.0).workers[0].pid == 99
+    assert (tracker.snapshot(JobStatus.RUNNING, 2.0).workers[0].cpu or 0.0) >= 0.0

@@ -567,3 +567,23 @@ def test_an_answer_without_advice_ends_with_its_evidence():
     assert (
         render(Diagnosis(cause=Cause.NONE, summary="it is over")) == "cause:    none\nwhere:    the job\n\nit is over."
     )
+
+
+# Through disk.
+
+
+def test_an_exchange_through_disk_holds_nobody_back():
+    """Two subtasks at different stages: the one that writes waits for something, but not for the one that reads."""
+    view = job(source(), vertex("map(slow)", task(0.1, cpu=0.1), sink=True))
+    assert why(view).cause in {Cause.BUFFERS, Cause.NETWORK}, "in memory it would"
+    edges = tuple(replace(one, blocking=True) for one in view.graph.edges)
+    found = why(replace(view, graph=replace(view.graph, edges=edges)))
+    assert found.cause not in {Cause.BUFFERS, Cause.NETWORK}, found
+    assert "exchange" not in said(found)
+
+
+def test_the_graph_says_what_goes_through_disk():
+    vertices = tuple(Vertex(number, name, 1, 128, ()) for number, name in enumerate(["words", "count"]))
+    by_word = Exchange(0, producer=0, operator=0, consumer=1, ship=Ship(ShipKind.HASH), blocking=True)
+    plan = Plan(JobId("1"), "etl", vertices, (by_word,), workers=1, settings=Settings(), batch=True)
+    assert graph_view(plan).edges[0].blocking

@@ -1,0 +1,176 @@
+"""A worker's blocking partitions: the files they are in, and the thread that reads them ahead.
+
+The environment has one `Disk`; whoever runs a job in BATCH mode gives it a `Storage`. The thread `headgate-disk` starts
+with the first reader and calls `ReadAhead.step` until the disk is closed. It drives no network while it sleeps: others
+do, and it must be back at once when a reader wants more.
+
+Invariant: a partition that could not be registered leaves no file, no pool and no descriptor behind.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+from headgate.errors import LocalProtocolError, StorageError
+from headgate.graph.plan import Partition
+from headgate.output import BlockingPartition, ReadAhead, Turn
+
+if TYPE_CHECKING:
+    from headgate.buffer import Limits, NetworkPool
+    from headgate.ids import PartitionId
+    from headgate.meters import TaskTimer
+    from headgate.output import PartitionRegistry
+    from headgate.output.partition_file import PartitionFile
+    from headgate.worker.storage import Storage
+
+__all__ = ["Disk", "DiskThread"]
+
+_NAP_S: Final = 0.05  # while memory is lent: it may come back without a word
+
+
+class DiskThread:
+    """The thread that reads ahead; `wake` starts it.
+
+    >>> from headgate.buffer import Limits
+    >>> from headgate.worker import Environment
+    >>> with Environment(memory_bytes=2**20) as environment:
+    ...     thread = DiskThread(environment.memory, Limits(), most=8)
+    ...     thread.wake(); thread.alive
+    ...     thread.close(); thread.alive
+    True
+    False
+    """
+
+    def __init__(self, memory: NetworkPool, limits: Limits, *, most: int) -> None:
+        self.read_ahead = ReadAhead(memory, limits.read_ahead_pool(), most=most, wake=self.wake)
+        self._memory = memory
+        self._awake = threading.Event()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def wake(self) -> None:
+        """There is something to read."""
+        if self._thread is None:
+            self._start()
+        self._awake.set()
+
+    def close(self) -> None:
+        """End it, when it has read what it is at. May be repeated."""
+        with self._starting:
+            self._closed = True
+        self.read_ahead.close()
+        self._awake.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="headgate-disk", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        step, awake = self.read_ahead.step, self._awake
+        while (turn := step()) is not Turn.OVER:
+            if turn is Turn.READ:
+                continue
+            if not awake.wait(_NAP_S if turn is Turn.NAP else None):
+                self._memory.collect_returned()
+            awake.clear()
+
+
+class Disk:
+    """Makes the blocking partitions of a worker.
+
+    >>> from headgate.worker import Environment
+    >>> with Environment(memory_bytes=2**20) as environment:
+    ...     environment.disk.storage is None  # until a job in BATCH mode comes
+    True
+    """
+
+    def __init__(self, memory: NetworkPool, registry: PartitionRegistry, limits: Limits, *, read_ahead: int) -> None:
+        self.storage: Storage | None = None
+        self._memory = memory
+        self._registry = registry
+        self._limits = limits
+        self._most = read_ahead
+        self._thread: DiskThread | None = None
+
+    def partition(
+        self, partition_id: PartitionId, subpartitions: int, timeout_s: float | None, timer: TaskTimer | None
+    ) -> BlockingPartition:
+        """A partition to write; see `Environment.partition`."""
+        storage, read_ahead = self._storage(), self._read_ahead()
+        self._registry.refuse_known(partition_id)  # a new file of its name would replace its own
+        bounds = self._limits.partition_pool(subpartitions, bounded=False)
+        pool = self._memory.create_pool(
+            f"partition {partition_id}",
+            required=bounds.required,
+            maximum=bounds.maximum,
+            channels=subpartitions,
+        )
+        writer = None
+        try:
+            writer = storage.writer(
+                _name(partition_id), subpartitions=subpartitions, segment_size=self._memory.segment_size
+            )
+            partition = BlockingPartition(
+                partition_id, subpartitions, pool, writer, read_ahead, request_timeout_s=timeout_s, timer=timer
+            )
+            self._registry.register(partition)
+        except BaseException:
+            pool.destroy()
+            if writer is not None:
+                writer.discard()
+            raise
+        return partition
+
+    def adopt(self, partition_id: PartitionId, subpartitions: int | None) -> BlockingPartition:
+        """A finished partition that is on disk already; see `Environment.adopt`."""
+        storage, read_ahead = self._storage(), self._read_ahead()
+        file = storage.open_partition(_name(partition_id), segment_size=self._memory.segment_size)
+        try:
+            if subpartitions is not None:
+                _check_shape(file, subpartitions)
+            pool = self._memory.create_pool(f"partition {partition_id}", required=0, maximum=0)
+            pool.destroy()  # nothing is written any more
+            partition = BlockingPartition.adopted(partition_id, file, pool, read_ahead)
+            self._registry.register(partition)
+        except BaseException:
+            file.close()
+            raise
+        return partition
+
+    def close(self, *, keep: bool) -> None:
+        """End the thread, once all partitions are released; then the files are removed, unless `keep`."""
+        if self._thread is not None:
+            self._thread.close()
+        storage, self.storage = self.storage, None
+        if storage is not None:
+            storage.close(remove=not keep)
+
+    def _storage(self) -> Storage:
+        if self.storage is None:
+            raise LocalProtocolError("a blocking partition is kept on disk: give the worker a storage first")
+        return self.storage
+
+    def _read_ahead(self) -> ReadAhead:
+        if self._thread is None:
+            self._thread = DiskThread(self._memory, self._limits, most=self._most)
+        return self._thread.read_ahead
+
+
+def _check_shape(file: PartitionFile, subpartitions: int) -> None:
+    if file.subpartitions != subpartitions:
+        raise StorageError(f"has {file.subpartitions} subpartitions; {subpartitions} are wanted", path=file.path)
+
+
+def _name(partition_id: PartitionId) -> Partition:
+    return Partition(partition_id.vertex, partition_id.output, partition_id.subtask)

@@ -1,0 +1,181 @@
+"""BATCH jobs on the local host whose workers are lost: what has finished is not run again, and nothing is left.
+
+Workers are threads here, so what is lost is a worker's control connection; on Spark they are killed (`tests/spark`).
+"""
+
+import os
+
+import pytest
+from tests.pipeline.test_batch_jobs import Delivered
+from tests.support_pipeline import END_S, Gathered
+from tests.support_regions import Watched, batch_env, files_of, links, texts
+from tests.support_streams import wait_until
+
+from headgate.errors import TransportError
+from headgate.ids import AttemptId
+from headgate.worker.messages import TaskState
+from headgate.worker.storage import Storage
+
+NUMBERS = list(range(200))
+FIRST = AttemptId(1)
+
+
+class Stages:
+    """source -> first | second | third -> a sink in the driver; one of them waits for the test at its first value."""
+
+    def __init__(self, directory, *, waits, **settings):
+        self.directory = directory
+        self.env = batch_env(directory, **settings)
+        self.steps = [Watched(waits=number == waits) for number in range(3)]
+        self.sink = Delivered(waits=waits == 3)
+        first, second, third = self.steps
+        stream = self.env.from_collection(NUMBERS).map(first).rebalance().map(second)
+        stream.key_by(lambda n: n % 7).map(third).sink_to(self.sink)
+        seen = self.sink if waits == 3 else self.steps[waits].seen
+        self.reached, self.go_on = seen.reached, seen.go_on
+
+    def wait_and_lose(self, found, worker, attempt=FIRST):
+        """Once the job is there where it waits, cut the connection of a worker, and let it go on."""
+        assert self.reached.wait(END_S)
+        found[worker, attempt].abort()
+        assert found[worker, attempt].wait_ended(END_S)
+        self.go_on.set()
+
+    def lose(self, found, worker, attempt):
+        """The same again and again: the second step waits in both subtasks, in its first run of each attempt."""
+        seen = self.steps[1].seen
+        wait_until(lambda: seen.waited == {0: attempt, 1: attempt}, f"run {attempt} of both subtasks")
+        found[worker, AttemptId(attempt)].abort()
+        assert found[worker, AttemptId(attempt)].wait_ended(END_S)
+        seen.let_go = attempt
+
+    def check(self, job):
+        assert job.await_termination(END_S), job.last_progress
+        assert sorted(self.sink.values) == NUMBERS, "each once"
+        assert self.sink.opened == 1
+        assert {one.state for vertex in job.last_progress.vertices for one in vertex.subtasks} == {TaskState.FINISHED}
+        assert files_of(self.directory) == []
+
+    @property
+    def runs(self):
+        return [dict(one.seen.opened) for one in self.steps]
+
+
+@pytest.mark.spec("T4", "P3", "M9")
+@pytest.mark.parametrize("worker", [0, 1, 2])
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_a_worker_lost_in_a_region_costs_only_what_was_running(tmp_path, monkeypatch, stage, worker):
+    stages = Stages(tmp_path, waits=stage)
+    with links(monkeypatch) as found:
+        job = stages.env.execute_async()
+        stages.wait_and_lose(found, worker)
+        stages.check(job)
+    assert all(one == {0: 1, 1: 1} for number, one in enumerate(stages.runs) if number != stage), stages.runs
+    assert max(stages.runs[stage].values()) == 2
+    assert any(f"goes on with new workers: worker {worker} was lost" in text for text in texts(job)), texts(job)
+    assert any(text.startswith("run again: ") for text in texts(job))
+    assert (0, AttemptId(2)) in found
+    assert (0, AttemptId(3)) not in found
+
+
+@pytest.mark.parametrize("worker", [0, 1])
+def test_a_worker_lost_while_the_driver_delivers_changes_nothing(tmp_path, monkeypatch, worker):
+    stages = Stages(tmp_path, waits=3)
+    with links(monkeypatch) as found:
+        job = stages.env.execute_async()
+        stages.wait_and_lose(found, worker)
+        stages.check(job)
+    assert stages.runs == [{0: 1, 1: 1}] * 3
+    assert (0, AttemptId(2)) not in found
+
+
+def test_a_driver_lost_while_it_delivers_ends_the_job(tmp_path, monkeypatch):
+    stages = Stages(tmp_path, waits=3)
+    with links(monkeypatch) as found:
+        job = stages.env.execute_async()
+        stages.wait_and_lose(found, 2)
+        with pytest.raises(TransportError, match="worker 2 was lost"):
+            job.await_termination(END_S)
+    assert stages.sink.opened == 1, "nothing is delivered twice"
+    assert files_of(tmp_path) == []
+
+
+def test_workers_can_be_lost_more_than_once(tmp_path, monkeypatch):
+    stages = Stages(tmp_path, waits=1, batch__attempts=4)
+    with links(monkeypatch) as found:
+        job = stages.env.execute_async()
+        for attempt in range(1, 4):
+            stages.lose(found, attempt % 3, attempt)
+        stages.go_on.set()
+        stages.check(job)
+    assert stages.runs[0] == {0: 1, 1: 1}
+    assert stages.runs[1] == {0: 4, 1: 4}
+
+
+def test_a_job_whose_workers_are_always_lost_fails(tmp_path, monkeypatch):
+    stages = Stages(tmp_path, waits=1, batch__attempts=2)
+    with links(monkeypatch) as found:
+        job = stages.env.execute_async()
+        for attempt in (1, 2):
+            stages.lose(found, 0, attempt)
+        with pytest.raises(TransportError, match="worker 0 was lost"):
+            job.await_termination(END_S)
+    assert files_of(tmp_path) == []
+
+
+def test_what_is_not_found_again_is_made_again(tmp_path, monkeypatch):
+    """As if the new workers were on other machines."""
+    stages = Stages(tmp_path, waits=2)
+    monkeypatch.setattr(Storage, "finished", lambda self: {})
+    with links(monkeypatch) as found:
+        job = stages.env.execute_async()
+        stages.wait_and_lose(found, 1)
+        stages.check(job)
+    assert stages.runs[0] == {0: 2, 1: 2}
+    assert stages.runs[1] == {0: 2, 1: 2}
+
+
+def test_a_file_that_is_damaged_is_made_again(tmp_path, monkeypatch):
+    stages = Stages(tmp_path, waits=1)
+    with links(monkeypatch) as found:
+        job = stages.env.execute_async()
+        assert stages.reached.wait(END_S)
+        [damaged] = [one for one in files_of(tmp_path) if one.endswith("v0.0-1.partition")]
+        os.truncate(damaged, os.stat(damaged).st_size - 1)
+        stages.wait_and_lose(found, 1)
+        stages.check(job)
+    assert stages.runs[0][1] == 2
+
+
+@pytest.mark.parametrize("when", ["at once", "later"])
+def test_cancel_after_a_worker_was_lost(tmp_path, monkeypatch, when):
+    stages = Stages(tmp_path, waits=1)
+    with links(monkeypatch) as found:
+        job = stages.env.execute_async()
+        assert stages.reached.wait(END_S)
+        found[1, FIRST].abort()
+        if when == "later":
+            assert found[1, FIRST].wait_ended(END_S)
+        job.cancel(wait=False)
+        stages.go_on.set()
+        assert job.wait(END_S)
+        job.wind_up()
+    assert job.status.value == "cancelled"
+    assert stages.sink.values == []
+    assert files_of(tmp_path) == []
+
+
+def test_a_user_error_after_a_loss_still_counts_its_tries(tmp_path, monkeypatch):
+    env = batch_env(tmp_path, batch__attempts=3)
+    before, flaky, after = Watched(), Watched(fails=1), Watched(waits=True)
+    sink = Gathered()
+    env.from_collection(NUMBERS).map(before).rebalance().map(flaky).rebalance().map(after).sink_to(sink)
+    with links(monkeypatch) as found:
+        job = env.execute_async()
+        assert after.seen.reached.wait(END_S)
+        found[0, FIRST].abort()
+        after.seen.go_on.set()
+        assert job.await_termination(END_S)
+    assert before.seen.opened == {0: 1, 1: 1}
+    assert flaky.seen.opened == {0: 2, 1: 1}
+    assert set(sink.values) == set(NUMBERS)

@@ -1,0 +1,183 @@
+"""A blocking partition to test with: its memory, its file, and a read-ahead whose steps the test takes itself."""
+
+import os
+import threading
+
+from tests.support import JOIN_S, partition_id
+from tests.support_buffers import make_network
+
+from headgate.buffer import Limits
+from headgate.config import BatchSettings, Compression
+from headgate.ids import SubpartitionIndex
+from headgate.output import BlockingPartition, PartitionRegistry, ReadAhead, Turn
+from headgate.output.partition_file import PartitionFileWriter
+from headgate.worker.disk import DiskThread
+from headgate.worker.storage import Storage
+
+SIZE = 64
+"""Of a segment."""
+
+
+def store(env, directory, identity=None, **batch):
+    """Give a worker a place on disk for a job."""
+    identity = partition_id() if identity is None else identity
+    env.storage = Storage(
+        BatchSettings(directories=str(directory), **batch), identity.job, identity.attempt, driver_here=True
+    )
+    return env.storage
+
+
+def files_in(directory):
+    """Every file below a directory that is not a lock or a marker, by name."""
+    return sorted(name for _, _, names in os.walk(directory) for name in names if "partition" in name)
+
+
+class Gated:
+    """A file or a writer whose I/O stands still until the test lets it go on."""
+
+    def __init__(self, under, *names):
+        self._under = under
+        self._names = names
+        self.entered, self.go_on = threading.Event(), threading.Event()
+
+    def __getattr__(self, name):
+        found = getattr(self._under, name)
+        if name not in self._names:
+            return found
+
+        def held(*args):
+            self.entered.set()
+            assert self.go_on.wait(JOIN_S)
+            return found(*args)
+
+        return held
+
+
+class Reading:
+    """One reader of a subpartition: told when there is something, and polling as a gate does."""
+
+    def __init__(self, rig, index):
+        self.rig = rig
+        self.index = SubpartitionIndex(index)
+        self.told = 0
+        self.held = []
+        with rig.lock:
+            self.reader, wake = rig.registry.attach_locked(rig.partition.id, self.index, self)
+        if wake is not None:
+            wake()
+
+    def available_locked(self):
+        self.told += 1
+
+    def poll(self):
+        """The next bytes, which are held until `drop`; None: nothing at hand."""
+        with self.rig.lock:
+            taken, wake = self.reader.poll_locked()
+        if wake is not None:
+            wake()
+        if taken is None:
+            return None
+        self.held.append(taken)
+        return taken.memory.tobytes()
+
+    def drop(self):
+        for taken in self.held:
+            taken.release()
+        self.held.clear()
+
+    def take(self):
+        found = self.poll()
+        self.drop()
+        return found
+
+    def rest(self):
+        """All there is to the end, read from disk as it is wanted; without the end itself."""
+        found = []
+        while not self.reader.drained:
+            one = self.take()
+            if one is not None:
+                found.append(one)
+            else:
+                assert self.rig.ahead.step() is Turn.READ
+        return found[:-1]
+
+    def leave(self):
+        with self.rig.lock:
+            wake = self.rig.registry.release_subpartition_locked(self.rig.partition.id, self.index, None, self)
+        if wake is not None:
+            wake()
+        self.drop()
+
+
+class Rig:
+    """Everything around one blocking partition."""
+
+    def __init__(
+        self,
+        directory,
+        subpartitions=1,
+        *,
+        segments=64,
+        most=4,
+        compression=Compression.NONE,
+        quota=None,
+        around=lambda writer: writer,
+        thread=False,
+    ):
+        self.memory = make_network(segments, SIZE)
+        self.lock = self.memory.lock
+        self.registry = PartitionRegistry(self.lock)
+        self.woken = 0
+        self.thread = DiskThread(self.memory, Limits(), most=most) if thread else None
+        self.ahead = (
+            self.thread.read_ahead
+            if self.thread is not None
+            else ReadAhead(self.memory, Limits().read_ahead_pool(), most=most, wake=self._wake)
+        )
+        self.path = f"{directory}/v0.0-0.partition"
+        self.writer = around(
+            PartitionFileWriter(
+                self.path,
+                temporary=f"{directory}/.v0.0-0.partition.part",
+                subpartitions=subpartitions,
+                segment_size=SIZE,
+                compression=compression,
+                quota=quota,
+            )
+        )
+        pool = self.memory.create_pool("partition", required=subpartitions + 1, channels=subpartitions)
+        self.partition = BlockingPartition(partition_id(), subpartitions, pool, self.writer, self.ahead)
+        self.registry.register(self.partition)
+
+    def _wake(self):
+        self.woken += 1
+
+    def put(self, channel, data):
+        """One finished buffer."""
+        buffer = self.partition.next_buffer(channel, None, mid_record=False)
+        assert buffer.append(data) == len(data)
+        self.partition.end_buffer(channel, buffer)
+
+    def step(self, turns=1):
+        return [self.ahead.step() for _ in range(turns)][-1]
+
+    def step_out(self):
+        """As long as there is something to read."""
+        while self.ahead.step() is Turn.READ:
+            pass
+
+    @property
+    def used(self):
+        now = self.memory.statistics()
+        return now.total - now.free
+
+    def close(self, *, keep=False):
+        self.registry.release_all(keep=keep)
+        (self.thread or self.ahead).close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+        assert not self.used
