@@ -35,8 +35,5 @@ def buffers(request):
 
 @pytest.fixture(params=[1, 2, 4])
 def env(request, buffers):
-    if buffers == "batch":
-        settings = BATCH
-    else:
-        settings = tiny_buffers(request.param) if buffers == "tiny" else {}
+    settings = {"default": {}, "tiny": tiny_buffers(request.param), "batch": BATCH}[buffers]
     return hg.environment(local=True, parallelism=request.param, settings=settings)

@@ -1,4 +1,4 @@
-"""Random pipelines of random parallelism give what plain Python gives."""
+"""Random pipelines of random parallelism give what plain Python gives, in STREAMING and in BATCH."""
 
 from collections import Counter
 from itertools import count
@@ -49,6 +49,12 @@ STEPS = {
     "custom": (lambda s: s.partition_custom(lambda n, channels: n % channels).map(lambda n: n), list),
 }
 
+# What is different in BATCH: only the last value of each key.
+BATCH_STEPS = {
+    **STEPS,
+    "count": (STEPS["count"][0], lambda v: [key * 1000 + n for key, n in Counter(value % 10 for value in v).items()]),
+}
+
 steps = st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.none() | st.integers(1, 4)), max_size=5)
 _numbers = count()
 
@@ -72,10 +78,43 @@ _numbers = count()
 )  # fmt: skip
 def test_the_same_as_plain_python(splits, size, steps, parallelism, chaining, timeout, batch_size):
     env = small_env(parallelism, chaining=chaining, execution__buffer_timeout=timeout, record__batch_size=batch_size)
+    assert_same_as_plain_python(env, STEPS, splits, size, steps)
+
+
+@pytest.mark.spec("T4", "M9")
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(
+    splits=st.lists(st.lists(st.integers(0, 200), max_size=60), max_size=4),
+    size=st.integers(1, 40),
+    steps=steps,
+    parallelism=st.integers(1, 4),
+    chaining=st.booleans(),
+    batch_size=st.sampled_from([1, 7, 1000]),
+    compression=st.sampled_from(["none", "lz4", "zstd"]),
+)
+@example(
+    splits=[list(range(50))] * 3, size=7, steps=[("twice", None), ("count", 3), ("self", 2), ("first", None)],
+    parallelism=3, chaining=False, batch_size=1, compression="lz4",
+)  # fmt: skip
+def test_the_same_as_plain_python_in_batch(splits, size, steps, parallelism, chaining, batch_size, compression):
+    env = small_env(
+        parallelism,
+        chaining=chaining,
+        execution__runtime_mode="BATCH",
+        record__batch_size=batch_size,
+        batch__compression=compression,
+        batch__group_memory="64 KiB",
+    )
+    assert_same_as_plain_python(env, BATCH_STEPS, splits, size, steps)
+
+
+def assert_same_as_plain_python(env, known, splits, size, steps):
     stream = env.from_source(Batches(*[cut(split, size) for split in splits]))
     values = [n for split in splits for n in split]
     for name, width in steps:
-        do, model = STEPS[name]
+        do, model = known[name]
         stream, values = do(stream), model(values)
         if width is not None and stream._node is not None:
             stream.set_parallelism(width)

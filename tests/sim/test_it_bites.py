@@ -96,7 +96,7 @@ def data_is_sent_without_credit():
     def spend(self):
         self.sent += 1
 
-    return [(PipelinedSubpartition, "next_is_event", True), (Ledger, "spend", spend)]
+    return [(PipelinedSubpartition, "next_is_data", False), (Ledger, "spend", spend)]
 
 
 @bug()

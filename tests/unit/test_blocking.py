@@ -334,7 +334,7 @@ def test_readers_learn_why_it_was_released(tmp_path):
             with pytest.raises(ProducerFailed, match="division by zero") as caught:
                 told.poll()
         assert isinstance(caught.value.cause, UserCodeError)
-        assert told.reader.next_is_event
+        assert not told.reader.next_is_data
 
 
 def test_a_file_that_cannot_be_removed_is_no_failure_of_who_releases(tmp_path, caplog, monkeypatch):
@@ -430,7 +430,7 @@ def test_a_damaged_file_is_its_reader_s_error(tmp_path):
         assert isinstance(caught.value.cause, StorageError)
         assert caught.value.cause.path == rig.path
         assert bad.reader.announced
-        assert bad.reader.next_is_event
+        assert not bad.reader.next_is_data
         assert rig.step() is Turn.SLEEP
 
 

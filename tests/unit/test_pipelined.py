@@ -298,19 +298,19 @@ def test_nothing_is_added_after_the_end():
 
 
 @pytest.mark.spec("N2")
-def test_it_says_whether_a_poll_gives_an_event():
+def test_it_says_whether_a_poll_gives_data():
     with Queue() as queue:
-        look = lambda: queue.subpartition.next_is_event  # noqa: E731
+        look = lambda: queue.subpartition.next_is_data  # noqa: E731
         assert not look(), "nothing is there"
         queue.event(CheckpointBarrier(1, 0))
-        assert look()
+        assert not look()
         queue.finish(queue.add(b"a"))
         queue.event(CheckpointBarrier(2, 0))
-        assert look()
+        assert not look()
         assert queue.poll() == "event"
-        assert not look(), "data is before the next one"
+        assert look(), "data is before the next one"
         assert queue.poll() == b"a"
-        assert look()
+        assert not look()
         assert queue.poll() == "event"
         assert not look()
 
@@ -322,11 +322,11 @@ def test_a_buffer_with_nothing_left_in_it_does_not_hide_the_event_behind_it(read
         buffer = queue.add(read)
         queue.flush()
         assert queue.poll() == (read or None)
-        assert not queue.subpartition.next_is_event
+        assert queue.subpartition.next_is_data, "more may be written into it at any time"
         queue.finish(buffer)
-        assert not queue.subpartition.next_is_event, "nothing is behind it"
+        assert not queue.subpartition.next_is_data, "nothing is left in it"
         queue.event(EndOfPartition())
-        assert queue.subpartition.next_is_event
+        assert not queue.subpartition.next_is_data
         assert queue.poll() == "event"
 
 
@@ -339,18 +339,18 @@ def test_a_buffer_with_something_left_in_it_does_hide_the_event_behind_it():
         buffer.append(b"b")
         queue.finish(buffer)
         queue.event(EndOfPartition())
-        assert not queue.subpartition.next_is_event
+        assert queue.subpartition.next_is_data
         assert queue.poll() == b"b"
-        assert queue.subpartition.next_is_event
+        assert not queue.subpartition.next_is_data
 
 
 @pytest.mark.spec("N2", "G8")
 def test_a_failure_needs_no_buffer_at_the_reader():
     with Queue() as queue:
         queue.finish(queue.add(b"a"))
-        assert not queue.subpartition.next_is_event
+        assert queue.subpartition.next_is_data
         queue.locked(queue.subpartition.release_locked, ValueError("boom"))
-        assert queue.subpartition.next_is_event
+        assert not queue.subpartition.next_is_data
         with pytest.raises(ProducerFailed):
             queue.poll()
 

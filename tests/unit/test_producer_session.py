@@ -131,7 +131,7 @@ def test_a_backlog_of_events_alone_is_none():
 class Endless:
     """A supply that claims to have whatever it is told to."""
 
-    announced, next_is_event, drained, pressing = True, False, False, False
+    announced, next_is_data, drained, pressing = True, True, False, False
 
     def __init__(self, backlog):
         self.backlog = backlog
@@ -193,6 +193,18 @@ def test_each_piece_of_a_buffer_that_is_flushed_early_is_a_buffer_of_its_own():
         assert side.send() == [(Data(5, 2, backlog=1, size=2, skew=6), b"or")]
         side.end(5, buffer)
         assert side.send() == [], "all of it is sent"
+
+
+@pytest.mark.spec("N2")
+def test_an_event_comes_through_behind_a_buffer_that_was_passed_over_before():
+    with Producer(5, credit=1) as side:
+        buffer = side.begin(5, b"a")
+        side.flush(5)
+        assert short(side.send()) == [(5, b"a")]
+        side.end(5, buffer)
+        assert side.send() == [], "there is nothing left in it"
+        side.event(5, BARRIER)
+        assert [frame.event for frame in frames(side.send())] == [True]
 
 
 @pytest.mark.spec("N2")

@@ -29,7 +29,7 @@ def test_a_reader_is_told_once_and_has_so_many_at_hand(tmp_path):
         assert rig.step() is Turn.READ
         assert rig.step() is Turn.SLEEP, "it has what it may have"
         assert (reader.announced, reader.readable, reader.backlog, reading.told) == (True, 4, 12, 1)
-        assert not reader.next_is_event
+        assert reader.next_is_data
         assert reader.pressing
         assert reading.take() == b"\0\0"
         assert (reader.readable, reader.backlog) == (3, 11)
@@ -56,7 +56,7 @@ def test_the_end_is_an_event_and_the_last(tmp_path):
         rig.step_out()
         assert not reader.drained
         reading.poll()
-        assert reader.next_is_event
+        assert not reader.next_is_data
         assert not reader.drained
         reading.poll()
         assert [one.kind for one in reading.held] == [Kind.DATA, Kind.EVENT]
@@ -212,7 +212,7 @@ def test_an_error_is_its_reader_s_after_what_was_read(tmp_path, error):
         rig.partition._file = whole
         assert [bad.take(), bad.take()] == [b"\0\2", b"\0\3"]
         assert bad.reader.announced
-        assert bad.reader.next_is_event
+        assert not bad.reader.next_is_data
         for _ in range(2):
             with pytest.raises(ProducerFailed, match=str(error.args[0])) as caught:
                 bad.poll()

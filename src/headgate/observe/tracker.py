@@ -78,7 +78,7 @@ class Tracker:
             self._reported.pop(worker, None)  # of the one before, in an earlier attempt at the job
 
     def renewed(self) -> None:
-        """All workers are gone, and others will come: tasks that have not finished have not begun, as far as they know."""
+        """All workers are gone, and others will come: for them, tasks that have not finished have not begun."""
         with self._lock:
             self._workers = {number: WorkerProgress(number=number) for number in self._workers}
             for tasks in self._tasks.values():

@@ -116,6 +116,8 @@ class BlockingPartition:
         self.bytes_out = 0
         self.on_consumable: Callable[[], object] | None = None
         """Called once, on the writer's thread, when it is finished."""
+        self.on_unreadable: Callable[[HeadgateError], object] | None = None
+        """Called once, on the thread that reads ahead, when the file cannot be read."""
         self.subpartitions = tuple(
             BlockingSubpartition(SubpartitionIndex(index), self) for index in range(subpartitions)
         )
@@ -320,6 +322,11 @@ class BlockingPartition:
         """Whoever waits to close it may."""
         self._busy -= 1
         return self._dispose_locked()
+
+    def unreadable_locked(self, error: HeadgateError) -> Wake:
+        """Its file cannot be read."""
+        tell, self.on_unreadable = self.on_unreadable, None
+        return None if tell is None else partial(tell, error)
 
     # Everybody's side.
 

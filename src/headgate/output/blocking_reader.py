@@ -39,6 +39,10 @@ class FileInUse(Protocol):
         """Whoever waits to close it may."""
         ...
 
+    def unreadable_locked(self, error: HeadgateError) -> Wake:
+        """The file is no good: whoever could make it anew should know."""
+        ...
+
 
 class BlockingReader:
     """One reader of one subpartition on disk: what `Polled` and `Supply` ask for. Made by its partition.
@@ -97,10 +101,10 @@ class BlockingReader:
         return len(self._ready)
 
     @property
-    def next_is_event(self) -> bool:
-        """Whether a poll gives an event, or an error: what needs no buffer at the reader."""
+    def next_is_data(self) -> bool:
+        """Whether a poll gives data: not an event, an error or nothing, which need no buffer at the reader."""
         ready = self._ready
-        return ready[0].buffer.kind is not _DATA if ready else self._failure is not None
+        return bool(ready) and ready[0].buffer.kind is _DATA
 
     @property
     def pressing(self) -> bool:
@@ -191,7 +195,7 @@ class BlockingReader:
 
     def fail_locked(self, error: HeadgateError) -> Wake:
         """It cannot be read: whoever reads learns that after what is at hand."""
-        wake = self._partition.end_reading_locked()
+        wake = together(self._partition.end_reading_locked(), self._partition.unreadable_locked(error))
         if self.closed:
             return wake
         self._failure = ProducerFailed(f"{self._where}: {error}", cause=error)

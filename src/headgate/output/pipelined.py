@@ -171,15 +171,15 @@ class PipelinedSubpartition:
         return self.backlog if self.announced else 0
 
     @property
-    def next_is_event(self) -> bool:
-        """Whether a poll gives an event, or an error: what needs no buffer at the reader."""
+    def next_is_data(self) -> bool:
+        """Whether a poll may give data: not an event, an error or nothing, which need no buffer at the reader."""
         for reader in self._queue:
             marker = reader.buffer.marker
             if reader.buffer.kind is not _DATA:
-                return True
+                return False
             if marker >= 0 or ~marker > reader.position:
-                return False  # else it was read up to its end before it was finished, and a poll passes over it
-        return self.state is _RELEASED
+                return True  # else it was read up to its end before it was finished, and a poll passes over it
+        return False
 
     @property
     def pressing(self) -> bool:

@@ -42,9 +42,10 @@ class Gathered:
     >>> from headgate.testing.harness import OperatorHarness
     >>> harness = OperatorHarness(PassOn())
     >>> gathered = Gathered(harness)
-    >>> gathered.emit(["to"], [1]); gathered.emit(["be"], [2]); gathered.emit_watermark(5); gathered.flush()
-    >>> harness.batches, harness.watermarks
-    ([(['to', 'be'], [1, 2])], [])
+    >>> for time, word in enumerate(["to", "be", "or"]):
+    ...     gathered.emit([word], [time]); gathered.emit_watermark(time)
+    >>> gathered.flush(); harness.batches, harness.watermarks
+    ([(['to'], [0]), (['be', 'or'], [1, 2])], [])
     """
 
     def __init__(self, out: Output) -> None:

@@ -154,7 +154,7 @@ def _check_connection(connection: Connection, worker: SimWorker) -> None:
             and sending.state is ProducerState.SENDING
             and not sending.queued
             and supply.announced
-            and (ledger is None or ledger.sent < ledger.granted or supply.next_is_event)
+            and (ledger is None or ledger.sent < ledger.granted or not supply.next_is_data)
         ):
             raise InvariantViolated(f"{sending} can send, but does not stand in the queue")
     outbox, ceiling = connection._outbox, _CEILING_SEGMENTS * worker.plan.segment_size

@@ -182,7 +182,8 @@ def draw_plan(chance: random.Random) -> Plan:
         credit_based=chance.random() < 0.8,
     )
     max_record = 16 * max(64, 6 * segment_size)  # 16: a batch of them must not be over the limit
-    relayed = chance.random() < 0.15
+    # Not without credit: two workers that relay to each other can then both stop reading, each for want of the other.
+    relayed = chance.random() < 0.15 and limits.credit_based
     sinks = tuple(chance.randrange(workers) for _ in range(chance.randint(1, 2))) if relayed else ()
     share = max(1, _TYPICAL_BUFFERS // ((producers + 2 * len(sinks)) * len(consumers) * channels))
     skewed = chance.random() < 0.25

@@ -72,8 +72,8 @@ class Supply(Protocol):
         ...
 
     @property
-    def next_is_event(self) -> bool:
-        """Whether a poll gives an event, which needs no credit."""
+    def next_is_data(self) -> bool:
+        """Whether a poll may give data, which needs a credit."""
         ...
 
     @property
@@ -261,7 +261,7 @@ class ProducerSession:
             if supply is None or stream.state is not _SENDING:
                 continue
             ledger = stream.ledger
-            if ledger is not None and ledger.sent >= ledger.granted and not supply.next_is_event:
+            if ledger is not None and ledger.sent >= ledger.granted and supply.next_is_data:
                 self._tell_backlog(stream, supply, sending)
                 continue
             try:

@@ -17,7 +17,10 @@ from headgate.graph.plan import Partition
 from headgate.output import BlockingPartition, ReadAhead, Turn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headgate.buffer import Limits, NetworkPool
+    from headgate.errors import HeadgateError
     from headgate.ids import PartitionId
     from headgate.meters import TaskTimer
     from headgate.output import PartitionRegistry
@@ -97,6 +100,8 @@ class Disk:
 
     def __init__(self, memory: NetworkPool, registry: PartitionRegistry, limits: Limits, *, read_ahead: int) -> None:
         self.storage: Storage | None = None
+        self.on_unreadable: Callable[[Partition, HeadgateError], object] | None = None
+        """Called when the file of a finished partition cannot be read; it is still there."""
         self._memory = memory
         self._registry = registry
         self._limits = limits
@@ -124,7 +129,7 @@ class Disk:
             partition = BlockingPartition(
                 partition_id, subpartitions, pool, writer, read_ahead, request_timeout_s=timeout_s, timer=timer
             )
-            self._registry.register(partition)
+            self._enter(partition)
         except BaseException:
             pool.destroy()
             if writer is not None:
@@ -142,7 +147,7 @@ class Disk:
             pool = self._memory.create_pool(f"partition {partition_id}", required=0, maximum=0)
             pool.destroy()  # nothing is written any more
             partition = BlockingPartition.adopted(partition_id, file, pool, read_ahead)
-            self._registry.register(partition)
+            self._enter(partition)
         except BaseException:
             file.close()
             raise
@@ -155,6 +160,16 @@ class Disk:
         storage, self.storage = self.storage, None
         if storage is not None:
             storage.close(remove=not keep)
+
+    def _enter(self, partition: BlockingPartition) -> None:
+        name = _name(partition.id)
+
+        def tell(error: HeadgateError) -> None:
+            if self.on_unreadable is not None:
+                self.on_unreadable(name, error)
+
+        partition.on_unreadable = tell
+        self._registry.register(partition)
 
     def _storage(self) -> Storage:
         if self.storage is None:

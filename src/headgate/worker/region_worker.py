@@ -81,6 +81,7 @@ class RegionWorker:
         self._ended = ended
         self._fresh = fresh  # a plan with function objects that no task has used
         self._used: set[int] = set()  # vertices whose functions were used
+        self._served: set[Partition] = set()  # that others can read here
         self._run: _Run | None = None
         self._leaving = False
 
@@ -165,6 +166,7 @@ class RegionWorker:
             group.release(failure or Cancelled("the worker leaves"))
         else:
             group.release(None, but={self._part.id(one) for one in outputs})
+            self._served.update(outputs)
         if self._leaving:
             self._leave()
         elif failure is not None:
@@ -178,16 +180,22 @@ class RegionWorker:
         return [] if storage is None or self._part.attempt == 1 else sorted(storage.finished())
 
     def adopt(self, partitions: Iterable[Partition]) -> None:
-        """Let others read partitions that were found. One that cannot be read is removed, and the attempt has failed.
-
-        The next one does not find it, so what has written it is run again.
-        """
+        """Let others read partitions that were found."""
         for one in partitions:
             try:
                 self._part.environment.adopt(self._part.id(one), subpartitions=self._subpartitions(one))
+                self._served.add(one)
             except HeadgateError as error:
-                self.release([one])
-                self._tell(Failed.of(error))
+                self.give_up(one, error)
+
+    def give_up(self, partition: Partition, error: HeadgateError) -> None:
+        """A finished partition cannot be read: it is removed, and the attempt has failed.
+
+        The next attempt does not find it, so what has written it is run again.
+        """
+        if not self._leaving:
+            self.release([partition])
+            self._tell(Failed.of(error))
 
     def _subpartitions(self, partition: Partition) -> int:
         plan = self._part.plan
@@ -199,8 +207,10 @@ class RegionWorker:
         """Remove partitions, whoever has written them."""
         environment = self._part.environment
         for one in partitions:
-            environment.registry.release(self._part.id(one))
-            if environment.storage is not None:
+            if one in self._served:
+                self._served.remove(one)
+                environment.registry.release(self._part.id(one))  # its file goes when nobody reads from it
+            elif environment.storage is not None:
                 try:
                     environment.storage.remove(one)
                 except StorageError as error:  # it stays until the end of the job, or longer: nothing that matters now
@@ -218,8 +228,8 @@ class RegionWorker:
     def _leave(self) -> None:
         environment = self._part.environment
         environment.release_job(self._part.plan.job, Cancelled("the worker leaves"), keep=self.keep)
-        if not self.keep and environment.storage is not None:
-            environment.storage.close(remove=True)
+        if not self.keep:
+            environment.disk.close(keep=False)  # when nothing is being read any more
         self.over = True
         self._tell(Done())
 

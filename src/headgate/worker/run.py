@@ -73,7 +73,15 @@ class _RegionEnded:
     """The last task of the region that was running is over."""
 
 
-_Heard = FromCoordinator | _Lost | _RegionEnded
+class _Unreadable:
+    """The file of a finished partition cannot be read."""
+
+    def __init__(self, partition: Partition, error: HeadgateError) -> None:
+        self.partition = partition
+        self.error = error
+
+
+_Heard = FromCoordinator | _Lost | _RegionEnded | _Unreadable
 
 
 def run_worker(
@@ -118,6 +126,7 @@ def run_worker(
     environment = Environment(settings, memory_bytes=memory_bytes)
     try:
         environment.storage = job_storage(plan, attempt, driver_here=driver_here)
+        environment.disk.on_unreadable = lambda partition, error: inbox.put(_Unreadable(partition, error))
         address = environment.join(identity)
         link = connect_control(
             environment.transport,
@@ -212,6 +221,8 @@ def _handle_batch(worker: RegionWorker, message: _Heard) -> None:
             worker.deploy(message)
         case _RegionEnded():
             worker.region_ended()
+        case _Unreadable(partition=partition, error=error):
+            worker.give_up(partition, error)
         case Adopt(partitions):
             worker.adopt(partitions)
         case Release(partitions):

@@ -1,5 +1,7 @@
 """Keyed functions, windows and joins in BATCH mode: one key after the other, with its timers, state and windows."""
 
+from itertools import product
+
 import pytest
 from tests.support_batch import CountedQuota, by_key, outcome, space
 
@@ -170,9 +172,9 @@ def spans(key, window, values):
     "assigner", [TumblingEventTimeWindows.of(5), SlidingEventTimeWindows.of(6, 2), EventTimeSessionWindows.with_gap(4)]
 )
 def test_a_record_at_the_watermark_is_late_where_it_is_late_in_streaming(assigner, lateness, behind):
-    for at in range(20, 26):
+    for at, before in product(range(20, 26), range(3, 6)):
         steps = [
-            ("first", [("a", 1), ("b", 2)], [at - 4, at - 5]),
+            ("first", [("a", 1), ("b", 2)], [at - before, at - 5]),
             ("watermark", at),
             ("first", [("a", 3), ("b", 4)], [at - behind, at + 1]),
             ("watermark", at + 2),

@@ -8,7 +8,7 @@ from tests.support_pipeline import END_S, Gathered
 from tests.support_regions import Watched, batch_env, files_of
 from tests.support_streams import PATIENCE_S
 
-from headgate.errors import InsufficientBuffers, StorageError, UserCodeError
+from headgate.errors import Cancelled, InsufficientBuffers, StorageError, UserCodeError
 from headgate.ids import AttemptId
 from headgate.net import Identity
 from headgate.record import AuthenticatedPeer, SerializerRegistry
@@ -154,6 +154,19 @@ def test_tasks_of_a_region_are_connected_and_end_together(tmp_path):
         assert site.run(0, run=2, vertices=[0, 1, 2, 3]).failure is None
         assert sink.values[-len(NUMBERS) :] == list(map(str, NUMBERS))
         assert (site.used, site.environment.statistics().partitions) == (0, ())
+
+
+def test_a_task_that_ends_as_if_it_were_cancelled_has_not_finished(tmp_path):
+    def leaves(value):
+        raise Cancelled("by itself")
+
+    env = batch_env(tmp_path, parallelism=1)
+    env.from_collection(NUMBERS).map(leaves).rebalance().for_each(print)
+    with RegionSite(env) as site:
+        failed = site.run(0)
+        assert "by itself" in failed.failure.text
+        assert failed.consumable == []
+        assert not [one for one in files_of(tmp_path) if one.endswith(".partition")]
 
 
 def test_an_operator_that_cannot_be_made_is_a_failed_run(tmp_path):
