@@ -253,7 +253,7 @@ def test_workers_that_read_dataframes_are_killed(
     sink = Delivered()
     streams[0].union(streams[1]).rebalance().map(lambda row: row[0]).sink_to(sink)
     job = env.execute_async()
-    os.kill(pids(tmp_path, 1)[0], signal.SIGKILL)
+    os.kill(pids(tmp_path, 2)[0], signal.SIGKILL)
     wait_for_event(job, "goes on with new workers")
     (tmp_path / "go").touch()
     assert job.await_termination(MOST_S)
