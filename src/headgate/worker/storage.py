@@ -115,6 +115,7 @@ class Storage:
     ...     storage.close(remove=True)
     ...     os.path.exists(file.path)
     (['Partition(vertex=0, output=0, subtask=3)'], 'v0.0-3.partition')
+    True
     False
     """
 
