@@ -158,11 +158,11 @@ class JobServer:
         except Exception:  # noqa: BLE001 - a thread's end
             _log.exception("a question about a job: a bug in headgate")
         finally:
-            with self._lock:
-                self._connections.pop(sock, None)
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)  # for the other side, even if a child of ours still has it
-            sock.close()
+            sock.close()  # before it is forgotten: what is forked in between must know of it
+            with self._lock:
+                self._connections.pop(sock, None)
 
     def _answer(self, data: bytes) -> bytes:
         try:
