@@ -93,13 +93,12 @@ class Remote:
     def arrive(self, data=b"data", *, backlog=0, skew=0):
         """A buffer, as it comes over the network."""
         with self.memory.lock:
-            place = self.channel.take_segment_locked()
-        if place is None:
+            buffer = self.channel.take_buffer_locked()
+        if buffer is None:
             return False
-        segment, owner = place
-        segment.memory[skew : skew + len(data)] = data
+        buffer.memory[skew : skew + len(data)] = data
         self.at_producer -= 1
-        self.locked(self.channel.arrive_locked, segment, owner, len(data), skew, backlog)
+        self.locked(self.channel.arrive_locked, buffer, len(data), skew, backlog)
         return True
 
     def event(self, event=None, *, backlog=0, last=False):

@@ -9,7 +9,9 @@ from headgate.wire import (
     AnnounceBacklog,
     CancelRequest,
     Close,
+    CreditRun,
     Data,
+    DataRun,
     Decoder,
     Frame,
     KeepAlive,
@@ -19,7 +21,9 @@ from headgate.wire import (
     SendTaskEvent,
     encode_frame,
 )
-from headgate.wire.decoder import Whole
+
+Said = Frame | Payload | DataRun | CreditRun
+"""What a decoder says."""
 
 Message = tuple[Frame, bytes]
 """A frame and its payload, which is empty for all but `Data`."""
@@ -47,11 +51,11 @@ def write(*messages: Message) -> bytes:
     return b"".join(encode_frame(frame) + payload for frame, payload in messages)
 
 
-def feed(decoder: Decoder, *chunks: bytes | bytearray) -> list[Frame | Payload | Whole]:
+def feed(decoder: Decoder, *chunks: bytes | bytearray) -> list[Said]:
     return [said for chunk in chunks for said in decoder.feed(memoryview(chunk))]
 
 
-def assemble(said: Iterable[Frame | Payload | Whole]) -> list[Message]:
+def assemble(said: Iterable[Said]) -> list[Message]:
     """Frames with their payloads. Checks that pieces come after a `Data` frame, make up its size, and end with `last`.
 
     The payload of the last frame may be cut off.
@@ -66,10 +70,15 @@ def assemble(said: Iterable[Frame | Payload | Whole]) -> list[Message]:
             assert len(messages[-1][1]) <= frame.size
             assert one.last == (len(messages[-1][1]) == frame.size)
             complete = one.last
-        elif isinstance(one, tuple):
+        elif isinstance(one, DataRun):
             assert complete, "a frame in the middle of a payload"
-            receiver, sequence, backlog, skew, payload = one
-            messages.append((Data(receiver, sequence, backlog, len(payload), skew), bytes(payload)))
+            assert one, "a run of nothing"
+            for receiver, sequence, backlog, skew, payload in one:
+                messages.append((Data(receiver, sequence, backlog, len(payload), skew), bytes(payload)))
+        elif isinstance(one, CreditRun):
+            assert complete, "a frame in the middle of a payload"
+            assert one, "a run of nothing"
+            messages += [(AddCredit(receiver, AttemptId(attempt), credit), b"") for receiver, attempt, credit in one]
         else:
             assert complete, "a frame in the middle of a payload"
             messages.append((one, b""))

@@ -128,16 +128,13 @@ class Driver(Protocol):
 
 
 class _ThreadWaiter:
-    __slots__ = ("_driver", "_signal")
+    __slots__ = ("_driver", "_signal", "woken")
 
     def __init__(self, driver: Driver | None) -> None:
         self._driver = driver
         self._signal = threading.Lock()
         self._signal.acquire()
-
-    @property
-    def woken(self) -> bool:
-        return not self._signal.locked()
+        self.woken = False  # beside the signal, for a driver looks at it several times in each turn
 
     def sleep(self, timeout_s: float | None) -> bool:
         if timeout_s is None:
@@ -151,6 +148,7 @@ class _ThreadWaiter:
 
     def wake(self) -> None:
         self._signal.release()
+        self.woken = True  # after the release: who sees it need not wait for the signal
         if self._driver is not None:
             self._driver.ring()
 

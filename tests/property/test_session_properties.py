@@ -223,7 +223,7 @@ class SessionMachine(RuleBasedStateMachine):
         if wake is not None:
             wake()
         told, before = {}, b""
-        for piece, taken in sending:
+        for piece, taken in zip(*sending, strict=True):
             self.down.write(bytes(piece))
             if taken is not None:
                 told[int.from_bytes(before[6:10], "little")] = int.from_bytes(before[14:18], "little")
@@ -264,8 +264,8 @@ class SessionMachine(RuleBasedStateMachine):
                     side.locked(side.session.fail_locked, stream, error)
                 else:
                     side.locked(side.session.accept_locked, stream, queue)
-            case AddCredit():
-                side.locked(side.session.on_credit_locked, frame)
+            case AddCredit(receiver, attempt, credit):
+                side.credit(receiver, credit, attempt)
             case CancelRequest():
                 gone, _ = side.locked(side.session.on_cancel_locked, frame)
                 if gone.supply is not None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.support_wire import Message, Pipe, assemble, request, write
+from tests.support_wire import Message, Pipe, Said, assemble, request, write
 
 from headgate.errors import InvariantViolated, RemoteProtocolError
 from headgate.ids import AttemptId
@@ -30,7 +30,7 @@ from headgate.wire import (
     encode_frame,
 )
 from headgate.wire.codec import PREFIX
-from headgate.wire.decoder import MAX_CONTROL_BYTES, Whole
+from headgate.wire.decoder import MAX_CONTROL_BYTES
 from headgate.wire.frames import (
     ALIGNMENT,
     MAX_BACKLOG,
@@ -90,12 +90,12 @@ def data_messages(draw: st.DrawFn) -> Message:
 messages = st.lists(st.one_of(control_frames.map(lambda frame: (frame, b"")), data_messages()), max_size=8)
 
 
-def read(chunks: list[bytes], *, whole: bool = False) -> tuple[list[Frame | Payload | Whole], str | None]:
+def read(chunks: list[bytes], *, whole: bool = False) -> tuple[list[Said], str | None]:
     """What a decoder says to these, and the text of the error it ends with. Any other error fails the test.
 
     Between calls it holds a small frame at most, whatever it was told to expect.
     """
-    decoder, said = Decoder(MAX_PAYLOAD, whole=whole), []
+    decoder, said = Decoder(MAX_PAYLOAD, whole_bytes=MAX_PAYLOAD if whole else 0), []
     for chunk in chunks:
         try:
             said.extend(decoder.feed(memoryview(chunk)))  # what came before an error counts

@@ -13,6 +13,7 @@ from headgate.wire import (
     CancelRequest,
     ConsumerSession,
     Data,
+    DataRun,
     Decoder,
     ReportError,
     RequestPartition,
@@ -250,21 +251,36 @@ def test_what_comes_for_nobody_is_refused(session, stream, what):
         FROM_A_PRODUCER[what](session, 0)
 
 
+def run(*frames):
+    return DataRun([(receiver, sequence, 0, 0, memoryview(b"data")) for receiver, sequence in frames])
+
+
 @pytest.mark.spec("G6", "N6")
 def test_plain_data_that_came_whole_is_counted_the_same(session, stream):
-    assert session.on_whole_data(0, 0) is stream
+    assert session.on_data_run(run((0, 0))) == [stream.target]
     assert session.on_data(data(1)) is stream
     assert stream.book.outstanding == 0
-    assert session.on_whole_data(0, 2) is None, "then it is looked at more closely"
+    assert session.on_data_run(run((0, 2))) == [], "then it is looked at more closely"
     with pytest.raises(RemoteProtocolError, match="data came without credit"):
         session.on_data(data(2))
+
+
+@pytest.mark.spec("G6", "N6")
+def test_a_run_counts_up_to_the_first_that_is_not_as_usual(session, stream):
+    other = request(session, credit=3, target="another")
+    assert session.on_data_run(run((0, 0), (1, 0), (0, 1), (0, 2), (1, 1))) == [
+        stream.target,
+        other.target,
+        stream.target,
+    ]
+    assert (stream.expected, other.expected) == (2, 1)
+    assert (stream.book.outstanding, other.book.outstanding) == (0, 2)
 
 
 @pytest.mark.spec("G6")
 def test_sequence_numbers_of_what_came_whole_wrap(session, stream):
     stream.expected = 2**32 - 1
-    assert session.on_whole_data(0, 2**32 - 1) is stream
-    assert session.on_whole_data(0, 0) is stream
+    assert len(session.on_data_run(run((0, 2**32 - 1), (0, 0)))) == 2
 
 
 @pytest.mark.spec("G6", "G7", "N5")
@@ -281,7 +297,7 @@ def test_whole_data_that_is_not_as_usual_is_left_to_the_usual_way(session, strea
         session.cancel(stream)
     if state == "uncredited":
         receiver = request(session, credit=None).receiver
-    assert session.on_whole_data(receiver, sequence) is None
+    assert session.on_data_run(run((receiver, sequence))) == []
     assert stream.expected == 0
     assert stream.book.outstanding == 2, "nothing is counted"
 

@@ -10,7 +10,9 @@ from headgate.wire import (
     AddCredit,
     AnnounceBacklog,
     Close,
+    CreditRun,
     Data,
+    DataRun,
     Decoder,
     KeepAlive,
     Payload,
@@ -335,7 +337,7 @@ def test_the_position_is_behind_what_was_yielded():
 
 
 def whole_decoder(max_payload_bytes: int = MAX_PAYLOAD) -> Decoder:
-    return Decoder(max_payload_bytes, whole=True)
+    return Decoder(max_payload_bytes, whole_bytes=max_payload_bytes)
 
 
 @pytest.mark.spec("N6")
@@ -343,18 +345,52 @@ def test_plain_data_that_came_at_once_is_one_piece_and_not_copied():
     frames = [(Data(1, 2, 3, size=4, skew=5), b"abcd"), (Data(6, 7, 2**20, size=0, skew=63), b"")]
     fed = bytearray(write(*frames))
     one = whole_decoder()
-    said = list(one.feed(memoryview(fed)))
-    assert [part[:4] for part in said] == [(1, 2, 3, 5), (6, 7, 2**20, 63)]
-    assert [bytes(part[4]) for part in said] == [b"abcd", b""]
-    assert all(part[4].obj is fed for part in said)
+    [run] = one.feed(memoryview(fed))
+    assert type(run) is DataRun
+    assert [part[:4] for part in run] == [(1, 2, 3, 5), (6, 7, 2**20, 63)]
+    assert [bytes(part[4]) for part in run] == [b"abcd", b""]
+    assert all(part[4].obj is fed for part in run)
     assert one.idle
     assert one.position == len(fed)
 
 
 @pytest.mark.spec("N6")
+def test_credit_that_came_at_once_is_one_piece():
+    one = whole_decoder()
+    wire = write(*[(AddCredit(receiver, 2, credit), b"") for receiver, credit in ((1, 1), (3, 2**17))])
+    [run] = one.feed(memoryview(wire + wire[:7]))
+    assert type(run) is CreditRun
+    assert run == [(1, 2, 1), (3, 2, 2**17)]
+    assert one.position == len(wire)
+    assert feed(one, wire[7:18]) == [AddCredit(1, 2, 1)]
+
+
+@pytest.mark.spec("N6")
+def test_a_run_ends_where_another_kind_begins():
+    credit, data = (AddCredit(1, 2, 3), b""), (Data(1, 2, 3, size=4), b"abcd")
+    said = feed(whole_decoder(), write(data, data, credit, credit, (KeepAlive(), b""), credit, data, (Close(), b"")))
+    assert [(type(part), len(part) if isinstance(part, list) else 1) for part in said] == [
+        (DataRun, 2),
+        (CreditRun, 2),
+        (KeepAlive, 1),
+        (CreditRun, 1),
+        (DataRun, 1),
+        (Close, 1),
+    ]
+
+
+@pytest.mark.spec("N6")
 def test_who_did_not_ask_for_whole_frames_gets_none():
-    said = feed(decoder(), write((Data(1, 2, 3, size=4), b"abcd")))
-    assert [type(part) for part in said] == [Data, Payload]
+    said = feed(decoder(), write((Data(1, 2, 3, size=4), b"abcd"), (AddCredit(1, 2, 3), b"")))
+    assert [type(part) for part in said] == [Data, Payload, AddCredit]
+
+
+@pytest.mark.spec("N6", "N8")
+def test_data_that_would_end_behind_its_segment_comes_step_by_step():
+    frames = [(Data(1, 2, 3, size=4, skew=skew), b"abcd") for skew in (4, 5)]
+    said = feed(Decoder(MAX_PAYLOAD, whole_bytes=8), write(*frames))
+    assert [type(part) for part in said] == [DataRun, Data, Payload]
+    assert assemble(said) == frames
 
 
 @pytest.mark.spec("N1", "N6")

@@ -4,6 +4,7 @@ import pytest
 from tests.support_buffers import make_network
 
 from headgate.net.outbox import Outbox
+from headgate.wire import Outgoing
 
 
 class Taker:
@@ -21,7 +22,7 @@ class Taker:
 
 
 def put(outbox, *sizes):
-    outbox.put([(bytes(size), None) for size in sizes])
+    outbox.put(Outgoing([bytes(size) for size in sizes], [None] * len(sizes)))
 
 
 @pytest.mark.spec("N3")
@@ -64,7 +65,7 @@ def test_while_nothing_waits_one_write_may_be_larger_than_the_high_mark():
 @pytest.mark.parametrize("step", range(1, 12))
 def test_bytes_go_out_in_order_however_few_are_taken(step):
     outbox, stream = Outbox(high_bytes=64, low_bytes=32, gather_bytes=64), Taker(*[step] * 100)
-    outbox.put([(b"to ", None), (b"", None), (memoryview(b"be or "), None), (b"not", None)])
+    outbox.put(Outgoing([b"to ", b"", memoryview(b"be or "), b"not"], [None] * 4))
     for _ in range(20):
         if outbox.waiting_bytes:
             outbox.write(stream)
@@ -129,7 +130,8 @@ def slices(count):
 def test_a_slice_is_given_back_when_its_last_byte_is_taken():
     network, pool, made = slices(3)
     outbox = Outbox(high_bytes=640, low_bytes=32, gather_bytes=640)
-    outbox.put([part for taken in made for part in ((b"head", None), (taken.memory, taken))])
+    for taken in made:
+        outbox.put(Outgoing([b"head", taken.memory], [None, taken]))
     outbox.write(Taker(4 + 15))
     assert outbox.sent == []
     outbox.write(Taker(1))

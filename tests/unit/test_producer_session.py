@@ -208,6 +208,18 @@ def test_an_event_comes_through_behind_a_buffer_that_was_passed_over_before():
 
 
 @pytest.mark.spec("N2")
+def test_who_has_no_credit_and_has_said_so_asks_for_no_turn():
+    with Producer(5, credit=1) as side:
+        side.add(5, b"a", b"b")
+        assert short(side.send()) == [(5, b"a")]
+        assert not side.session.has_work, "its backlog was said with the buffer"
+        side.add(5, b"c")
+        assert not side.session.has_work
+        side.credit(5, 2)
+        assert short(side.send()) == [(5, b"b"), (5, b"c")]
+
+
+@pytest.mark.spec("N2")
 def test_a_buffer_that_was_sent_up_to_its_end_needs_no_credit_to_be_passed_over():
     """An event behind it must get through: there is nothing before it that could use a credit."""
     with Producer(5, credit=1) as side:
@@ -259,7 +271,7 @@ def test_what_is_sent_is_the_buffer_itself_and_is_released_by_whoever_sends_it()
         with side.sync.lock:
             sending, wake = side.session.data_to_send_locked(PLENTY)
         assert wake is None
-        (head, none), (payload, taken) = sending
+        (head, payload), (none, taken) = sending
         assert isinstance(head, bytes)
         assert none is None
         assert payload is taken.memory
@@ -428,7 +440,7 @@ def test_a_channel_may_be_cancelled_in_every_state(state):
 
 def hear(side, frame):
     if isinstance(frame, AddCredit):
-        side.locked(side.session.on_credit_locked, frame)
+        side.credit(frame.receiver, frame.credit, frame.attempt)
     elif isinstance(frame, CancelRequest):
         side.locked(side.session.on_cancel_locked, frame)
     else:

@@ -1,7 +1,7 @@
 """A remote channel: its own segments and the gate's, what it announces and when, and that all of them go back."""
 
 import pytest
-from tests.support_remote import SIZE, Remote
+from tests.support_remote import SIZE, Reader, Remote
 
 from headgate.buffer import UNCHANNELLED, Answer
 from headgate.clock import ManualClock
@@ -116,7 +116,7 @@ def test_it_claims_what_it_wants(exclusive, backlog):
         now = remote.now
         assert now.wanted(exclusive) == backlog + exclusive == now.ready
         assert now.floating == now.unannounced == backlog
-        assert remote.due == [False] * (backlog > 0)
+        assert remote.due == [True] * (backlog > 0), "at once: its producer has none left"
         assert remote.announce() == backlog
         assert remote.backed
 
@@ -167,6 +167,41 @@ def test_a_segment_that_comes_back_goes_to_who_listens():
         assert remote.pool.statistics().waiting == 0, "that is enough"
         assert remote.pool.statistics().available == 1
         assert remote.announce() == 2
+
+
+@pytest.mark.spec("G5")
+def test_a_producer_without_credit_gets_at_once_what_waited_for_more():
+    with Remote(exclusive=2, floating=0) as remote:
+        remote.arrive()
+        remote.read()
+        assert remote.due == [False], "it has a credit left"
+        assert not remote.channel.starves
+        remote.arrive()
+        assert remote.channel.starves
+        remote.backlog(1)
+        assert remote.due == [True]
+        assert remote.announce() == 1
+        assert not remote.channel.starves
+
+
+@pytest.mark.spec("G5")
+def test_the_reader_is_woken_before_more_is_claimed_and_announces_that():
+    with Remote(exclusive=2, floating=2) as remote:
+        remote.reader = Sleeper()
+        remote.channel._listener = remote.reader
+        remote.arrive(backlog=3)
+        assert remote.now.floating == 2
+        assert not remote.reader.asleep
+        assert remote.due == [False], "it is not announced by whoever received it"
+
+
+class Sleeper(Reader):
+    """A reader that sleeps until it is told of data."""
+
+    asleep = True
+
+    def available_locked(self):
+        self.asleep = False
 
 
 @pytest.mark.spec("G5", "M6")
@@ -392,14 +427,14 @@ def test_what_is_complete_after_the_end_goes_back_to_its_owner(state):
     with Remote(exclusive=1, floating=1) as remote:
         remote.backlog(1)
         with remote.memory.lock:
-            floating, own = remote.channel.take_segment_locked(), remote.channel.take_segment_locked()
-        assert (floating[1], own[1]) == (remote.pool, remote.channel)
+            floating, own = remote.channel.take_buffer_locked(), remote.channel.take_buffer_locked()
+        assert (floating.owner, own.owner) == (remote.pool, remote.channel)
         remote.told  # noqa: B018 - forget it
         move(remote, state)
         remote.told  # noqa: B018
         queued = remote.now.queued
-        for segment, owner in (floating, own):
-            remote.locked(remote.channel.arrive_locked, segment, owner, 3, 0, 5)
+        for buffer in (floating, own):
+            remote.locked(remote.channel.arrive_locked, buffer, 3, 0, 5)
         remote.event()
         assert remote.now.queued == queued
         assert remote.now.ready == 0

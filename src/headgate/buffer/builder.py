@@ -120,15 +120,22 @@ class Buffer:
         return buffer
 
     @classmethod
-    def received(cls, segment: Segment, owner: BufferOwner, end: int) -> Buffer:
-        """A finished buffer around bytes that came over the network into a segment, for one slice."""
+    def awaiting(cls, segment: Segment, owner: BufferOwner) -> Buffer:
+        """A buffer for bytes that come over the network: they are put into `memory`, then it is `received`."""
         buffer = segment.buffer
-        if buffer is None or buffer.owner is not owner:
-            buffer = cls.over(segment, owner, -1)
-        buffer.position = end
-        buffer.marker = ~end
-        buffer.references = 1
-        return buffer
+        return buffer if buffer is not None and buffer.owner is owner else cls.over(segment, owner, -1)
+
+    def received(self, start: int, end: int) -> BufferSlice:
+        """Finish it around the bytes that have come: they are the one slice that there will be."""
+        self.position = end
+        self.marker = ~end
+        self.references = 1
+        return BufferSlice(self, self.memory if end - start == self.capacity else self.memory[start:end], start)
+
+    def give_back_locked(self) -> Wake:
+        """Nothing will come into it after all."""
+        self.references = 1
+        return self.release_locked()
 
     @classmethod
     def event(cls, data: bytes) -> Buffer:

@@ -33,8 +33,8 @@ __all__ = ["UNCHANNELLED", "LocalPool", "LocalPoolStatistics"]
 UNCHANNELLED = -1
 """The channel of buffers that count against no queue's limit: broadcast ones and lent ones."""
 
-
 _LENT_NAP_S = 0.05
+_NOT_USED, _MORE_WANTED = Answer.NOT_USED, Answer.USED_MORE_WANTED  # looking up a member costs more than comparing it
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +220,12 @@ class LocalPool:
         """A segment that came back goes to the first who waits, as in `serve_locked`: at a gate, most go this way."""
         listener, channel = self._listeners[0]
         answer, wake = listener.offer_locked(segment)
-        if answer is Answer.NOT_USED:
+        if answer is _NOT_USED:
             self._available.append(segment)
             self._listeners.popleft()
             return together(wake, self.serve_locked())
         self._in_use[channel] += 1
-        if answer is Answer.USED_MORE_WANTED:
+        if answer is _MORE_WANTED:
             self._listeners.rotate(-1)
         else:
             self._listeners.popleft()
@@ -261,10 +261,10 @@ class LocalPool:
                 continue
             answer, wake = listener.offer_locked(segment)
             wakes.append(wake)
-            if answer is Answer.NOT_USED:
+            if answer is _NOT_USED:
                 self._in_use[channel] -= 1
                 self._available.append(segment)
-            elif answer is Answer.USED_MORE_WANTED:
+            elif answer is _MORE_WANTED:
                 self._listeners.append((listener, channel))
         self._listeners.extendleft(reversed(blocked))
         self._network.want_locked(self, wanted=bool(self._listeners))

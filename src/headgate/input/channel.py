@@ -49,6 +49,9 @@ class ChannelState(Enum):
     RELEASED = "released"
 
 
+_OVER = (ChannelState.ENDED, ChannelState.RELEASED)
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelStatistics:
     """A channel at one moment.
@@ -151,7 +154,7 @@ class Outlet(Protocol):
     """The way to another worker: where credit waits a little, so that it is announced in few messages."""
 
     def hurry_locked(self) -> Wake:
-        """The reader has nothing at hand: what waits must go now."""
+        """The reader has nothing at hand: what a producer waits for must go now."""
         ...
 
 
@@ -261,9 +264,7 @@ class InputChannel:
 
     def available_locked(self) -> Wake:
         """The producer says that there is something to poll."""
-        if self.queued or self.state is ChannelState.RELEASED or self.state is ChannelState.ENDED:
-            return None
-        return self._gate.enqueue_locked(self)
+        return None if self.queued or self.state in _OVER else self._gate.enqueue_locked(self)
 
     def connect_locked(self, source: Source, now_ns: int) -> Wake:
         """The place of the producer is known now."""

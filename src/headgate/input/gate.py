@@ -162,7 +162,8 @@ class InputGate(Gate):
                     taken.channel = channel.index
                     if queue or not self._outlets:
                         return taken, wake
-                    return taken, together(wake, self.hurry_locked())
+                    hurried = self.hurry_locked()
+                    return taken, wake if hurried is None else together(wake, hurried)
         except HeadgateError as error:
             self.fail_locked(error)
             if wake is None:
@@ -173,7 +174,11 @@ class InputGate(Gate):
 
     def hurry_locked(self) -> Wake:
         """Let credit that waits for more be announced."""
-        return together(*[outlet.hurry_locked() for outlet in self._outlets])
+        wake = None
+        for outlet in self._outlets:  # mostly one, and mostly in no hurry
+            if (hurried := outlet.hurry_locked()) is not None:
+                wake = together(wake, hurried)
+        return wake
 
     @property
     def asleep(self) -> bool:

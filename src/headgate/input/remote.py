@@ -13,23 +13,22 @@ channel stands in its outlet's queue at most once; after release everything goes
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 
 from headgate.buffer import UNCHANNELLED, Answer, Buffer, BufferSlice, Kind
 from headgate.errors import Cancelled, HeadgateError, InvariantViolated, LocalProtocolError
 from headgate.input.channel import Backoff, Outlet
+from headgate.input.remote_state import RemoteState, RemoteStatistics
 from headgate.record.element import MAX_TASK_EVENT_BYTES
 from headgate.sync import together
 
 if TYPE_CHECKING:
-    from headgate.buffer import BufferOwner, LocalPool, NetworkPool, Segment
+    from headgate.buffer import LocalPool, NetworkPool, Segment
     from headgate.ids import PartitionId, SubpartitionIndex
     from headgate.input.channel import Listener, Polled
     from headgate.sync import Lock, Wake
 
-__all__ = ["RemoteChannel", "RemoteOutlet", "RemoteState", "RemoteStatistics"]
+__all__ = ["RemoteChannel", "RemoteOutlet"]
 
 
 class RemoteOutlet(Outlet, Protocol):
@@ -40,43 +39,9 @@ class RemoteOutlet(Outlet, Protocol):
         ...
 
 
-class RemoteState(Enum):
-    """Where a remote channel is in its life.
-
-    >>> RemoteState.REQUESTING.value
-    'requesting'
-    """
-
-    NEW = "new"
-    REQUESTING = "requesting"  # to be asked for, or asked for without an answer
-    RECEIVING = "receiving"
-    ENDED = "ended"  # the producer has sent its last
-    FAILED = "failed"
-    RELEASED = "released"
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteStatistics:
-    """A remote channel at one moment.
-
-    >>> RemoteStatistics(RemoteState.RECEIVING, backlog=3, queued=1, ready=4, floating=2, unannounced=0).wanted(2)
-    5
-    """
-
-    state: RemoteState
-    backlog: int  # data buffers waiting at the producer when it last spoke
-    queued: int  # buffers that have arrived and were not read yet
-    ready: int  # segments set aside for what is to come
-    floating: int  # of these, how many are the gate's
-    unannounced: int  # of these, how many the producer does not know of
-
-    def wanted(self, exclusive: int) -> int:
-        """How many segments it would like to have ready."""
-        return self.backlog + exclusive
-
-
 _RECEIVING = RemoteState.RECEIVING
 _DATA = Kind.DATA
+_NOT_USED, _ENOUGH, _MORE_WANTED = Answer.NOT_USED, Answer.USED_ENOUGH, Answer.USED_MORE_WANTED
 _ENOUGH_CREDIT: Final = 8  # of one channel, so that waiting for more does not pay
 _MAX_EVENT_BYTES: Final = 1024 * 1024
 _EVENT_OVERHEAD_BYTES: Final = 256
@@ -126,6 +91,8 @@ class RemoteChannel:
         self.unannounced = 0
         self.asks = False  # the producer is to be asked now, and not after a while
         self.due = False  # stands in the outlet's queue
+        self.announced = False
+        """Whether there is something to poll, which the reader knows."""
         self.task_events: deque[bytes] = deque()
         self.retry_at_ns: int | None = None  # what a gate asks of its sources; here the network thread tries again
         self.outlet: RemoteOutlet = outlet
@@ -159,15 +126,13 @@ class RemoteChannel:
         """Buffers that have arrived and were not read yet; without the lock."""
         return len(self._arrived)
 
-    @property
-    def announced(self) -> bool:
-        """Whether there is something to poll."""
-        return bool(self._arrived) or self._failure is not None
-
     def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
         """The next of what has arrived."""
-        if self._arrived:
-            taken = self._arrived.popleft()
+        arrived = self._arrived
+        if arrived:
+            taken = arrived.popleft()
+            if not arrived:
+                self.announced = self._failure is not None
             if taken.buffer.kind is _DATA:
                 return taken, None
             self._event_bytes -= len(taken.memory) + _EVENT_OVERHEAD_BYTES
@@ -192,6 +157,7 @@ class RemoteChannel:
             return None
         self.state = RemoteState.RELEASED
         self._listener = self._failure = None
+        self.announced = False
         wakes = [taken.release_locked() for taken in self._arrived]
         self._arrived.clear()
         wakes.append(self._give_back_locked())
@@ -221,15 +187,14 @@ class RemoteChannel:
 
     def offer_locked(self, segment: Segment) -> tuple[Answer, Wake]:
         """The pool has a floating segment."""
-        if self.state is not _RECEIVING or self._missing() <= 0:
+        missing = self._missing()
+        if missing <= 0 or self.state is not _RECEIVING:
             self._listening = False
-            return Answer.NOT_USED, None
+            return _NOT_USED, None
         self._floating.append(segment)
         self.unannounced += 1
-        self._listening = self._missing() > 0
-        return Answer.USED_MORE_WANTED if self._listening else Answer.USED_ENOUGH, self._due_locked(
-            urgent=not self.credited
-        )
+        self._listening = missing > 1
+        return _MORE_WANTED if missing > 1 else _ENOUGH, self._due_locked(urgent=not self.credited)
 
     def cancel_locked(self) -> Wake:
         """The pool is gone."""
@@ -243,44 +208,50 @@ class RemoteChannel:
         """Credit to begin with; None where there is no credit."""
         return self.exclusive if self.credited else None
 
+    @property
+    def starves(self) -> bool:
+        """Whether the producer has no credit left, of which there is some to announce."""
+        return len(self._own) + len(self._floating) <= self.unannounced or not self.credited
+
     def take_credit_locked(self) -> int:
         """Credit to announce now; it counts as announced from here on."""
         credit, self.unannounced = self.unannounced, 0
         return credit if self.credited and self.state is _RECEIVING else 0
 
-    def take_segment_locked(self) -> tuple[Segment, BufferOwner] | None:
-        """Where the next buffer goes, and to whom the segment returns.
+    def take_buffer_locked(self) -> Buffer | None:
+        """Where the next buffer goes.
 
         None, only without flow control by credit: there is none, and reading must stop until the channel is due.
         """
         if self._floating:
-            return self._floating.popleft(), self._pool
+            return Buffer.awaiting(self._floating.popleft(), self._pool)
         if self._own:
-            return self._own.popleft(), self
+            return Buffer.awaiting(self._own.popleft(), self)
         if self.credited:
             raise InvariantViolated(f"{self}: no segment is set aside for a credit that was announced")
         segment = None if self._pool.destroyed else self._pool.try_request_locked()
         if segment is not None:
-            return segment, self._pool
+            return Buffer.awaiting(segment, self._pool)
         self._listen_locked()
         return None
 
-    def arrive_locked(self, segment: Segment, owner: BufferOwner, size: int, skew: int, backlog: int) -> Wake:
-        """A buffer is complete: `size` bytes in `segment`, from `skew` on."""
+    def arrive_locked(self, buffer: Buffer, size: int, skew: int, backlog: int) -> Wake:
+        """A buffer is complete: `size` bytes in its memory, from `skew` on."""
         if self.state is not _RECEIVING:
-            return owner.recycle_locked(segment, UNCHANNELLED)
+            return buffer.give_back_locked()
         self._came = True
-        end, memory, arrived = skew + size, segment.memory, self._arrived
-        buffer = Buffer.received(segment, owner, end)
-        arrived.append(BufferSlice(buffer, memory if size == len(memory) else memory[skew:end], skew))
         self.backlog = backlog
+        arrived, listener = self._arrived, self._listener
+        arrived.append(buffer.received(skew, skew + size))
+        # First the reader, who announces what is claimed here when it has read what it has.
+        wake = None
+        if not self.announced:
+            self.announced = True
+            wake = None if listener is None else listener.available_locked()
         # As `_claim_locked` begins: this is called for every buffer.
-        short = backlog + self.exclusive > len(self._own) + len(self._floating) and not self._listening
-        claimed = self._claim_locked() if short and self.credited else None
-        if len(arrived) > 1 or self._listener is None:
-            return claimed  # the reader knows that there is something
-        available = self._listener.available_locked()
-        return available if claimed is None else together(claimed, available)
+        if self._listening or not self.credited or backlog + self.exclusive <= len(self._own) + len(self._floating):
+            return wake
+        return together(wake, self._due_locked(urgent=False)) if self._claim_locked() else wake
 
     def has_room_for_event_locked(self) -> bool:
         """Whether another event may come: they need no credit, so this is their limit. If not, as for segments."""
@@ -295,18 +266,22 @@ class RemoteChannel:
         self._event_bytes += len(data) + _EVENT_OVERHEAD_BYTES
         event = Buffer.event(data)
         self._arrived.append(BufferSlice(event, event.memory, 0))
+        self.announced = True
         if last:
             self.state, self.backlog = RemoteState.ENDED, 0
             changed = self._give_back_locked()
         else:
             self.backlog = backlog
-            changed = self._claim_locked() if self.credited else None
+            changed = self._due_locked(urgent=False) if self.credited and self._claim_locked() else None
         return together(changed, self._listener.available_locked() if self._listener is not None else None)
 
     def backlog_locked(self, backlog: int) -> Wake:
         """The producer has said how much it has waiting."""
         self.backlog = backlog
-        return self._claim_locked() if self.state is _RECEIVING else None
+        if self.state is not _RECEIVING:
+            return None
+        self._claim_locked()
+        return self._due_locked() if self.unannounced else None  # at once: it would not say so if it had credit left
 
     def requested_locked(self) -> None:
         """The producer is being asked."""
@@ -335,7 +310,7 @@ class RemoteChannel:
         """Nothing more will come; the reader learns why after what has arrived."""
         if self.state in {RemoteState.FAILED, RemoteState.RELEASED, RemoteState.ENDED}:
             return None
-        self.state, self._failure = RemoteState.FAILED, error
+        self.state, self._failure, self.announced = RemoteState.FAILED, error, True
         wake = self._listener.available_locked() if self._listener is not None else None
         return together(self._give_back_locked(), wake)
 
@@ -362,11 +337,11 @@ class RemoteChannel:
             return 0 if self._floating else 1
         return self.backlog + self.exclusive - len(self._own) - len(self._floating)
 
-    def _claim_locked(self) -> Wake:
-        """Take as many floating segments as are free and wanted; listen for the rest."""
+    def _claim_locked(self) -> bool:
+        """Take as many floating segments as are free and wanted; listen for the rest. Whether there were any."""
         missing = self._missing()
         if missing <= 0 or self._listening or self._pool.destroyed:
-            return None
+            return False
         claimed = 0
         while claimed < missing and (segment := self._pool.try_request_locked()) is not None:
             self._floating.append(segment)
@@ -374,7 +349,7 @@ class RemoteChannel:
         if claimed < missing:
             self._listen_locked()
         self.unannounced += claimed
-        return self._due_locked(urgent=False) if claimed else None
+        return claimed > 0
 
     def _listen_locked(self) -> None:
         if not self._listening and not self._pool.destroyed:

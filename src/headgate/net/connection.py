@@ -23,10 +23,10 @@ from headgate.errors import (
 )
 from headgate.net.outbox import Outbox
 from headgate.net.owner import ConnectionOwner, ConnectionStatistics
-from headgate.net.pump import Exchange, Pump
+from headgate.net.pump import Pump
 from headgate.net.watch import ConnectionOptions, Watch
 from headgate.sync import together
-from headgate.wire import CONNECTION, Close, Frame, KeepAlive, ReportError, encode_frame
+from headgate.wire import CONNECTION, Close, Frame, KeepAlive, Outgoing, ReportError, encode_frame
 from headgate.wire.producer import error_frame
 from headgate.wire.states import CONNECTION_STEPS, ConnectionState, ConnectionStep, step
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headgate.input import RemoteChannel
+    from headgate.net.exchange import Exchange
     from headgate.net.stream import PathStatistics, Stream, Transport
     from headgate.sync import Wake
     from headgate.wire.handshake import Handshake
@@ -44,9 +45,10 @@ _log = logging.getLogger(__name__)
 
 _HIGH_SEGMENTS: Final = 2
 _LOW_SEGMENTS: Final = 1
-_GATHER_SEGMENTS: Final = 8
+_GATHER_SEGMENTS: Final = 16
 _ROUNDS: Final = 16  # of writing before other connections and reading get their turn
 _RELEASE: Final = 16  # written buffers to give back at once while there is more to write: each may wake a task
+_PROVING, _LOST, _CLOSED = ConnectionState.PROVING, ConnectionState.LOST, ConnectionState.CLOSED
 _USABLE = (ConnectionState.OPEN, ConnectionState.THEY_CLOSED)
 
 
@@ -112,9 +114,9 @@ class Connection:
     def received(self, data: memoryview) -> None:
         """Bytes came."""
         try:
-            if self.state is ConnectionState.PROVING:
+            if self.state is _PROVING:
                 data = memoryview(self._prove(data))
-            if self.state is not ConnectionState.LOST and data:
+            if self.state is not _LOST and data:
                 self._receive(data)
         except HeadgateError as error:
             self.fail(error)
@@ -129,7 +131,7 @@ class Connection:
 
     def lost(self, error: Exception | None) -> None:
         """The stream is over."""
-        if self.state is ConnectionState.PROVING and (error is None or isinstance(error, TransportError)):
+        if self.state is _PROVING and (error is None or isinstance(error, TransportError)):
             why = "" if error is None else f" ({error})"
             text = f"the peer ended the connection during the handshake: is it of this job and attempt?{why}"
             self._end(TransportError(text, peer=self.peer))
@@ -137,7 +139,7 @@ class Connection:
             self._end(error)
         elif error is not None:
             self._end(TransportError(str(error), peer=self.peer))
-        elif self.state is ConnectionState.CLOSED or (self.pump.idle and self.pump.between_frames and self.worker >= 0):
+        elif self.state is _CLOSED or (self.pump.idle and self.pump.between_frames and self.worker >= 0):
             self._end(None)
         else:
             self._end(TransportError("the peer ended the connection while channels were using it", peer=self.peer))
@@ -168,8 +170,8 @@ class Connection:
         self._unread = self.pump.receive(data, self._on_frame)
         if self._unread is not None:
             self._stream.pause_reading()
-        if self._owner.due(self) or self.pump.consumer.has_work:
-            self.flush()  # what has arrived makes for more credit, and errors are answered
+        if self.pump.consumer.has_work:
+            self.flush()  # errors are answered; credit is announced when the reader has read what has come
         elif self.pump.idle:
             self._close_if_unused()
 
@@ -180,15 +182,11 @@ class Connection:
         self._unread = None
         if unread:
             self.received(memoryview(unread))
-        if not self._starved and self.state is not ConnectionState.LOST:
+        if self.reads and self.state is not _LOST:
             self._stream.resume_reading()
 
-    @property
-    def _starved(self) -> bool:
-        return self._unread is not None
-
     def _on_frame(self, frame: Frame) -> None:
-        if self.state is ConnectionState.CLOSED:
+        if self.state is _CLOSED:
             raise RemoteProtocolError(f"{type(frame).__name__} after both have closed the connection")
         match frame:
             case KeepAlive():
@@ -228,7 +226,7 @@ class Connection:
 
     def flush(self) -> None:
         """Send what there is, as far as the stream takes it; go on reading, if that had stopped."""
-        if self.state is ConnectionState.LOST:
+        if self.state is _LOST:
             return
         outbox = self._outbox
         for _ in range(_ROUNDS):
@@ -250,7 +248,7 @@ class Connection:
 
     def _has_more(self) -> bool:
         """Whether the last `_fill` left something for want of room; what came after it has called for a `flush`."""
-        if self.state is ConnectionState.PROVING:
+        if self.state is _PROVING:
             return False
         return self.pump.producer.has_work or self.pump.consumer.has_work or self._owner.due(self)
 
@@ -267,7 +265,7 @@ class Connection:
                     if wake is not None:
                         wakes.append(wake)
                 outbox.sent.clear()
-            if self.state is not ConnectionState.PROVING and (room_bytes := outbox.room_bytes) > 0:
+            if self.state is not _PROVING and (room_bytes := outbox.room_bytes) > 0:
                 if self.usable:
                     self._owner.say_locked(self)
                 sending, wake = self.pump.outgoing_locked(room_bytes)
@@ -282,7 +280,7 @@ class Connection:
 
     def _put(self, frame: bytes) -> None:
         if frame:
-            self._outbox.put([(frame, None)])
+            self._outbox.put(Outgoing([frame], [None]))
 
     def _release_sent(self) -> None:
         sent = self._outbox.sent
@@ -328,7 +326,7 @@ class Connection:
             self._move(ConnectionStep.WE_CLOSE, ours=True)
             self._put(encode_frame(Close()))
             self._outbox.write(self._stream)
-        if self.state is ConnectionState.CLOSED and not self._outbox.waiting_bytes:
+        if self.state is _CLOSED and not self._outbox.waiting_bytes:
             self._stream.close()
 
     def close_duplicate(self) -> None:
@@ -338,11 +336,11 @@ class Connection:
 
     def fail(self, error: HeadgateError) -> None:
         """Give the connection up; the peer is told why if that is possible, except before it has proved itself."""
-        if self.state is ConnectionState.LOST:
+        if self.state is _LOST:
             return
         told = not isinstance(error, TransportError)
         outbox = self._outbox
-        if self.state is not ConnectionState.PROVING and told and not outbox.waiting_bytes:
+        if self.state is not _PROVING and told and not outbox.waiting_bytes:
             self._put(error_frame(CONNECTION, error))
         owed = outbox.waiting_bytes > 0  # else it ends at once: a stranger's socket is not worth keeping
         if outbox.waiting_bytes and not outbox.blocked:
@@ -354,7 +352,7 @@ class Connection:
         self._end(error)
 
     def _end(self, error: HeadgateError | None) -> None:
-        if self.state is ConnectionState.LOST:
+        if self.state is _LOST:
             return
         self._move(ConnectionStep.LOSE, ours=True)
         self._watch.cancel()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headgate.buffer import UNCHANNELLED
 from headgate.errors import ChecksumMismatch, RemoteProtocolError
 from headgate.input import RemoteState
 from headgate.record.element import EndOfPartition, encode_event
@@ -19,15 +18,14 @@ from headgate.sync import together
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headgate.buffer import BufferOwner, Segment
+    from headgate.buffer import Buffer
     from headgate.input import RemoteChannel
     from headgate.sync import Lock, Wake
-    from headgate.wire import Data, Payload
+    from headgate.wire import Data, DataRun, Payload
 
-__all__ = ["Arrived", "Intake"]
+    Call = Callable[[], object]
 
-Arrived = tuple["RemoteChannel", int, int, memoryview]
-"""A buffer that has come whole: its channel, the backlog behind it, its skew, its bytes."""
+__all__ = ["Intake"]
 
 _RECEIVING = RemoteState.RECEIVING
 _END = encode_event(EndOfPartition())
@@ -36,13 +34,12 @@ _END = encode_event(EndOfPartition())
 class _Arrival:
     """A buffer or event whose payload is arriving, and where it goes; no channel: it is dropped."""
 
-    __slots__ = ("channel", "event", "filled", "frame", "owner", "segment")
+    __slots__ = ("buffer", "channel", "event", "filled", "frame")
 
     def __init__(self, frame: Data, channel: RemoteChannel | None) -> None:
         self.frame = frame
         self.channel = channel
-        self.segment: Segment | None = None
-        self.owner: BufferOwner | None = None
+        self.buffer: Buffer | None = None
         self.event = b""
         self.filled = 0
 
@@ -91,57 +88,54 @@ class Intake:
                 arriving.channel = None  # released meanwhile: the producer will be told
             elif arriving.frame.event:
                 self.starved = not channel.has_room_for_event_locked()
-            elif (place := channel.take_segment_locked()) is None:
-                self.starved = True
             else:
-                arriving.segment, arriving.owner = place
+                arriving.buffer = channel.take_buffer_locked()
+                self.starved = arriving.buffer is None
             return not self.starved
         finally:
             self._lock.release()
 
-    def take_whole(self, arrived: list[Arrived]) -> None:
-        """Plain buffers with credit that have come whole: find their places, copy them, hand them over.
+    def take_run(self, channels: list[RemoteChannel], run: DataRun) -> None:
+        """Plain buffers with credit, one for each of the channels: find their places, copy them, hand them over.
 
         This is `begin`, `fill` and `hand_over` for many at once: under load, all data comes this way.
         """
-        self.hand_over()  # what came before
-        lock, size_limit = self._lock, self._segment_size
-        for _, _, skew, payload in arrived:
-            if skew + len(payload) > size_limit:
-                raise RemoteProtocolError(f"{len(payload)} bytes at {skew} for buffers of {size_limit}")
+        lock = self._lock
         lock.acquire()
         try:
             # Who is not receiving was released meanwhile: the producer will be told.
-            places = [one[0].take_segment_locked() if one[0].state is _RECEIVING else None for one in arrived]
+            places = [one.take_buffer_locked() if one.state is _RECEIVING else None for one in channels]
         finally:
             lock.release()
-        for (_, _, skew, payload), place in zip(arrived, places, strict=True):
-            if place is not None:
-                place[0].memory[skew : skew + len(payload)] = payload
-        wakes: list[Wake] = []
+        for (_, _, _, skew, payload), buffer in zip(run, places, strict=False):
+            if buffer is not None:
+                buffer.memory[skew : skew + len(payload)] = payload
+        wakes: list[Call] = []
         lock.acquire()
         try:
-            for (channel, backlog, skew, payload), place in zip(arrived, places, strict=True):
-                if place is not None:
+            self._hand_over_locked(wakes)  # what came before
+            for channel, buffer, (_, _, backlog, skew, payload) in zip(channels, places, run, strict=False):
+                if buffer is not None:
+                    size = len(payload)
                     self.buffers += 1
-                    self.bytes += len(payload)
-                    wake = channel.arrive_locked(place[0], place[1], len(payload), skew, backlog)
+                    self.bytes += size
+                    wake = channel.arrive_locked(buffer, size, skew, backlog)
                     if wake is not None:
                         wakes.append(wake)
         finally:
             lock.release()
-        if wakes:
-            _call_all(wakes)
+        for wake in wakes:
+            wake()
 
     def fill(self, piece: Payload) -> None:
         """More of the payload."""
         arriving, data = self._arriving, piece.data
         assert arriving is not None, "a payload follows its head"
-        segment = arriving.segment
-        if segment is not None:
+        buffer = arriving.buffer
+        if buffer is not None:
             start = arriving.frame.skew + arriving.filled
             arriving.filled += len(data)
-            segment.memory[start : start + len(data)] = data
+            buffer.memory[start : start + len(data)] = data
         elif arriving.channel is not None:
             arriving.event += data
         if piece.last:
@@ -151,14 +145,14 @@ class Intake:
             self._complete.append(arriving)
 
     def _verify(self, arriving: _Arrival) -> None:
-        frame, segment = arriving.frame, arriving.segment
+        frame, buffer = arriving.frame, arriving.buffer
         if frame.last and arriving.event != _END:
             raise RemoteProtocolError(f"{arriving.channel}: an end that is not the end of the partition")
         if (frame.checksum is None) is not (self._checksum is None):
             raise RemoteProtocolError("with a checksum on one side only: set network.checksum on all workers, or none")
         if self._checksum is None:
             return
-        whole = memoryview(arriving.event) if segment is None else segment.memory[frame.skew : frame.skew + frame.size]
+        whole = memoryview(arriving.event) if buffer is None else buffer.memory[frame.skew : frame.skew + frame.size]
         if (found := self._checksum(whole)) != frame.checksum:
             raise ChecksumMismatch(
                 f"{arriving.channel}, sequence number {frame.sequence}: its bytes have the CRC-32C {found:#010x}, "
@@ -167,41 +161,34 @@ class Intake:
 
     def hand_over(self) -> None:
         """Give what is complete to its channels."""
-        complete = self._complete
-        if not complete:
+        if not self._complete:
             return
-        self._complete = []
-        wakes: list[Wake] = []
+        wakes: list[Call] = []
         self._lock.acquire()
         try:
-            for one in complete:
-                channel, frame, segment = one.channel, one.frame, one.segment
-                if segment is not None and channel is not None and one.owner is not None:
-                    self.buffers += 1
-                    self.bytes += frame.size
-                    wake = channel.arrive_locked(segment, one.owner, frame.size, frame.skew, frame.backlog)
-                else:
-                    wake = None if channel is None else channel.event_locked(one.event, frame.backlog, last=frame.last)
-                if wake is not None:
-                    wakes.append(wake)
+            self._hand_over_locked(wakes)
         finally:
             self._lock.release()
-        _call_all(wakes)
+        for wake in wakes:
+            wake()
+
+    def _hand_over_locked(self, wakes: list[Call]) -> None:
+        complete, self._complete = self._complete, []
+        for one in complete:
+            channel, frame, buffer = one.channel, one.frame, one.buffer
+            if channel is None:
+                continue
+            if buffer is not None:
+                self.buffers += 1
+                self.bytes += frame.size
+                wake = channel.arrive_locked(buffer, frame.size, frame.skew, frame.backlog)
+            else:
+                wake = channel.event_locked(one.event, frame.backlog, last=frame.last)
+            if wake is not None:
+                wakes.append(wake)
 
     def lose_locked(self) -> Wake:
         """The connection is lost: what was being filled goes back."""
         lost = self._complete if self._arriving is None else [*self._complete, self._arriving]
         self._complete, self._arriving = [], None
-        return together(
-            *[
-                one.owner.recycle_locked(one.segment, UNCHANNELLED)
-                for one in lost
-                if one.segment is not None and one.owner is not None
-            ]
-        )
-
-
-def _call_all(wakes: list[Wake]) -> None:
-    for wake in wakes:
-        if wake is not None:
-            wake()
+        return together(*[one.buffer.give_back_locked() for one in lost if one.buffer is not None])

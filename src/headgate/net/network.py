@@ -15,8 +15,8 @@ from headgate.config import FlowControl
 from headgate.errors import Cancelled, ConfigError
 from headgate.net.certificates import Credentials, client_context, server_context
 from headgate.net.connection import Connection
+from headgate.net.exchange import Exchange
 from headgate.net.peers import Peer, Peers
-from headgate.net.pump import Exchange
 from headgate.net.server import Server
 from headgate.net.tls import TlsStream
 from headgate.net.watch import ConnectionOptions

@@ -9,7 +9,6 @@ until the connection releases them. The clock is asked only when the stream begi
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,10 +24,11 @@ __all__ = ["Outbox"]
 class Outbox:
     """The queue of pieces to write.
 
+    >>> from headgate.wire import Outgoing
     >>> outbox = Outbox(high_bytes=8, low_bytes=4, gather_bytes=32)
     >>> outbox.room_bytes
     32
-    >>> outbox.put([(b"to be or not", None)]); outbox.waiting_bytes, outbox.room_bytes
+    >>> outbox.put(Outgoing([b"to be or not"], [None])); outbox.waiting_bytes, outbox.room_bytes
     (12, 0)
     >>> outbox.blocked, outbox.blocked_ns
     (False, 0)
@@ -41,6 +41,7 @@ class Outbox:
         "_holding",
         "_low_bytes",
         "_now_ns",
+        "_owners",
         "_pieces",
         "blocked",
         "sent",
@@ -55,7 +56,8 @@ class Outbox:
         self._high_bytes = high_bytes
         self._low_bytes = low_bytes
         self._now_ns = now_ns
-        self._pieces: deque[Outgoing] = deque()
+        self._pieces: list[bytes | memoryview] = []
+        self._owners: list[BufferSlice | None] = []  # of each piece: what it completes
         self._holding = False  # above the high mark, and not below the low one since
         self.waiting_bytes = 0
         self.written_bytes = 0
@@ -77,17 +79,18 @@ class Outbox:
             return 0
         return self._high_bytes - self.waiting_bytes if self.waiting_bytes else self._gather_bytes
 
-    def put(self, pieces: list[Outgoing]) -> None:
+    def put(self, sending: Outgoing) -> None:
         """Add pieces at the end."""
-        self._pieces.extend(pieces)
-        self.waiting_bytes += sum([len(piece) for piece, _ in pieces])
+        self._pieces += sending.pieces
+        self._owners += sending.owners
+        self.waiting_bytes += sum(map(len, sending.pieces))
         if self.waiting_bytes >= self._high_bytes:
             self._holding = True
 
     def write(self, stream: Stream) -> None:
         """Offer everything to the stream."""
         pieces = self._pieces
-        taken = left = stream.write([piece for piece, _ in pieces])
+        taken = stream.write(pieces)
         if taken < self.waiting_bytes:
             self._block()
         elif self.blocked:
@@ -96,15 +99,20 @@ class Outbox:
         self.written_bytes += taken
         if self.waiting_bytes < self._low_bytes:
             self._holding = False
-        while left:
-            piece, owned = pieces[0]
-            if left < len(piece):
-                pieces[0] = (memoryview(piece)[left:], owned)
-                break
-            left -= len(piece)
-            pieces.popleft()
-            if owned is not None:
-                self.sent.append(owned)
+        if not self.waiting_bytes:  # as is usual
+            self.drop()
+            return
+        written = 0
+        while taken >= len(pieces[written]):
+            taken -= len(pieces[written])
+            written += 1
+        self._forget(written)
+        pieces[0] = memoryview(pieces[0])[taken:]
+
+    def _forget(self, count: int) -> None:
+        """Let go of the first pieces."""
+        self.sent += filter(None, self._owners[:count])
+        del self._pieces[:count], self._owners[:count]
 
     def _block(self) -> None:
         if not self.blocked:
@@ -118,8 +126,7 @@ class Outbox:
             self.blocked = False
 
     def drop(self) -> None:
-        """Give up what waits."""
-        self.sent += [owned for _, owned in self._pieces if owned is not None]
-        self._pieces.clear()
+        """Let go of all that is there: it was taken, or is given up."""
+        self._forget(len(self._pieces))
         self.waiting_bytes = 0
         self._holding = False

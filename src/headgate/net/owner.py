@@ -10,7 +10,7 @@ from headgate.net.stream import PathStatistics
 if TYPE_CHECKING:
     from headgate.errors import HeadgateError
     from headgate.net.connection import Connection
-    from headgate.net.pump import PumpStatistics
+    from headgate.net.exchange import PumpStatistics
     from headgate.wire.states import ConnectionState
 
 __all__ = ["ConnectionOwner", "ConnectionStatistics"]
@@ -22,7 +22,7 @@ _NOTHING_SAID = PathStatistics()
 class ConnectionStatistics:
     """A connection at one moment.
 
-    >>> from headgate.net.pump import PumpStatistics
+    >>> from headgate.net.exchange import PumpStatistics
     >>> from headgate.wire.states import ConnectionState
     >>> traffic = PumpStatistics(sending=1, receiving=0, bytes_in=0, bytes_out=0, buffers_in=0, buffers_out=0)
     >>> ConnectionStatistics("127.0.0.1:7077", 3, ConnectionState.OPEN, waiting_bytes=0, traffic=traffic).worker

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Peer", "Peers"]
 
-_ENOUGH_CREDIT: Final = 8  # channels with credit to announce, so that waiting for more does not pay
+_ENOUGH_CREDIT: Final = 64  # channels with credit to announce, so that waiting for more does not pay
 _LOOK_AGAIN_NS: Final = 50_000_000  # while the other side's connection is awaited
 
 
@@ -67,12 +67,16 @@ class Peer:
         self._channels[channel] = None
         if not urgent and len(self._due) < _ENOUGH_CREDIT:
             return None
-        return self.hurry_locked()
+        return self._hurry_locked()
 
     def hurry_locked(self) -> Wake:
-        """What waits must go now."""
-        if not self._due:
-            return None
+        """What waits goes now, if a producer waits for it; else it can wait until the reader has more."""
+        for channel in self._due:
+            if channel.starves:
+                return self._hurry_locked()
+        return None
+
+    def _hurry_locked(self) -> Wake:
         if self._retired:
             return together(*[one.schedule_locked() for one in self._retired], self._hurry_current_locked())
         return self._hurry_current_locked()

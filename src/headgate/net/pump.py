@@ -9,7 +9,6 @@ Invariant: when the connection is lost, every channel and subpartition on it lea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headgate.errors import (
@@ -22,7 +21,8 @@ from headgate.errors import (
     error_from_wire,
 )
 from headgate.input import RemoteChannel, RemoteState
-from headgate.net.intake import Arrived, Intake
+from headgate.net.exchange import PumpStatistics
+from headgate.net.intake import Intake
 from headgate.sync import together
 from headgate.wire import (
     AddCredit,
@@ -30,7 +30,9 @@ from headgate.wire import (
     CancelRequest,
     ConsumerSession,
     ConsumerStream,
+    CreditRun,
     Data,
+    DataRun,
     Decoder,
     Frame,
     Outgoing,
@@ -46,55 +48,14 @@ from headgate.wire.states import ConsumerState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headgate.ids import AttemptId, JobId
-    from headgate.output import PartitionRegistry
-    from headgate.sync import Lock, Wake
-    from headgate.wire.producer import ProducerStream, WakeLocked
+    from headgate.net.exchange import Exchange
+    from headgate.sync import Wake
+    from headgate.wire.supply import WakeLocked
 
-__all__ = ["Exchange", "Pump", "PumpStatistics"]
+__all__ = ["Pump"]
 
 _RECEIVING = ConsumerState.RECEIVING
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """This worker's side of every connection.
-
-    >>> from headgate.worker import Environment
-    >>> from headgate.ids import AttemptId, JobId
-    >>> with Environment(memory_bytes=2**20) as worker:
-    ...     Exchange(JobId("etl"), AttemptId(1), worker.registry, segment_size=32768).credited
-    True
-    """
-
-    job: JobId
-    attempt: AttemptId
-    registry: PartitionRegistry
-    segment_size: int
-    max_channels: int = 65_536
-    credited: bool = True  # flow control by credit; else by the connection itself
-    checksum: Callable[[memoryview], int] | None = None
-
-    @property
-    def lock(self) -> Lock:
-        """The exchange lock."""
-        return self.registry.lock
-
-
-@dataclass(frozen=True, slots=True)
-class PumpStatistics:
-    """What a connection carries at one moment.
-
-    >>> PumpStatistics(sending=1, receiving=2, bytes_in=0, bytes_out=0, buffers_in=0, buffers_out=0).receiving
-    2
-    """
-
-    sending: int  # channels this side writes
-    receiving: int  # channels this side reads
-    bytes_in: int  # of payloads
-    bytes_out: int
-    buffers_in: int
-    buffers_out: int
+_RELEASED = RemoteState.RELEASED
 
 
 class Pump:
@@ -104,6 +65,7 @@ class Pump:
     not there is to be asked for again, with the channel and the wait.
 
     >>> from headgate.ids import AttemptId, JobId
+    >>> from headgate.net.exchange import Exchange
     >>> from headgate.worker import Environment
     >>> with Environment(memory_bytes=2**20) as worker:
     ...     exchange = Exchange(JobId("etl"), AttemptId(1), worker.registry, segment_size=32768)
@@ -127,8 +89,8 @@ class Pump:
         )
         self.consumer: ConsumerSession[RemoteChannel] = ConsumerSession()
         # Without credit there may be no place for a payload, and with a checksum it must be looked at.
-        whole = exchange.credited and exchange.checksum is None
-        self._decoder = Decoder(max(exchange.segment_size, MAX_CONTROL_BYTES), whole=whole)
+        whole_bytes = exchange.segment_size if exchange.credited and exchange.checksum is None else 0
+        self._decoder = Decoder(max(exchange.segment_size, MAX_CONTROL_BYTES), whole_bytes=whole_bytes)
         self.channels: dict[RemoteChannel, ConsumerStream[RemoteChannel]] = {}
         self._intake = Intake(exchange.lock, exchange.segment_size, exchange.checksum)
         self.accepting = True  # the peer may request
@@ -167,43 +129,45 @@ class Pump:
         Raises:
             RemoteProtocolError: the peer broke the protocol.
         """
-        decoder, on_whole_data = self._decoder, self.consumer.on_whole_data
-        whole: list[Arrived] = []
-        credit: list[AddCredit] = []
+        decoder = self._decoder
+        granted = CreditRun()
         try:
             for item in decoder.feed(data):
-                self.items_in += 1
-                if type(item) is tuple:
-                    receiver, sequence, backlog, skew, payload = item  # type: ignore[misc]  # it is not a Payload
-                    stream = on_whole_data(receiver, sequence)
-                    if stream is not None:
-                        whole.append((stream.target, backlog, skew, payload))
-                    else:
-                        self._settle(whole, credit)
-                        self._begin(Data(receiver, sequence, backlog, len(payload), skew))
-                        self._intake.fill(Payload(payload, last=True))
-                elif type(item) is AddCredit:
-                    credit.append(item)
+                if type(item) is DataRun:
+                    self.items_in += len(item)
+                    self._on_data_run(item)
+                elif type(item) is CreditRun:
+                    self.items_in += len(item)
+                    granted += item
                 else:
-                    self._settle(whole, credit)
-                    if not self._on_item(item, other):  # type: ignore[arg-type]
+                    self.items_in += 1
+                    self._settle(granted)
+                    if not self._on_item(item, other):  # type: ignore[arg-type]  # it is no run
                         return bytes(data[decoder.position :])
         finally:
-            self._settle(whole, credit)
+            self._settle(granted)
         return None
 
-    def _settle(self, whole: list[Arrived], credit: list[AddCredit]) -> None:
-        """Hand over what has come whole, and the credit that came meanwhile: each under one lock."""
-        if whole:
-            arrived = whole.copy()
-            whole.clear()
-            self._intake.take_whole(arrived)
+    def _on_data_run(self, run: DataRun) -> None:
+        """Plain data: what is as expected goes the short way, and the first that is not, the long one."""
+        while run:
+            channels = self.consumer.on_data_run(run)
+            if channels:
+                self._intake.take_run(channels, run)
+            run = DataRun(run[len(channels) :])
+            if run:
+                receiver, sequence, backlog, skew, payload = run.pop(0)
+                self._begin(Data(receiver, sequence, backlog, len(payload), skew))
+                self._intake.fill(Payload(payload, last=True))
+
+    def _settle(self, granted: CreditRun) -> None:
+        """Hand over what is complete, and the credit that came meanwhile: each under one lock."""
         self._intake.hand_over()
-        if credit:
-            granted = credit.copy()
-            credit.clear()
+        if granted:
+            run = CreditRun(granted)
+            granted.clear()
             with self._lock:
-                wake = together(*[self.producer.on_credit_locked(frame) for frame in granted])
+                wake = self.producer.on_credit_locked(run)
             if wake is not None:
                 wake()
 
@@ -231,6 +195,9 @@ class Pump:
         match frame:
             case RequestPartition():
                 wake = self._on_request(frame)
+            case AddCredit(receiver, attempt, credit):  # one that was cut in two, or came with checksums
+                with self._lock:
+                    wake = self.producer.on_credit_locked(CreditRun([(receiver, attempt, credit)]))
             case AnnounceBacklog():
                 stream = self.consumer.on_backlog(frame)
                 with self._lock:
@@ -297,11 +264,13 @@ class Pump:
 
     # Sending.
 
-    def outgoing_locked(self, room_bytes: int) -> tuple[list[Outgoing], Wake]:
+    def outgoing_locked(self, room_bytes: int) -> tuple[Outgoing, Wake]:
         """What to send now, in order: requests and credit first, then data, until there are `room_bytes` of it."""
-        control: list[Outgoing] = [(frame, None) for frame in self.consumer.data_to_send()]
+        control = self.consumer.data_to_send()
         sending, wake = self.producer.data_to_send_locked(room_bytes)
-        return (control + sending if control else sending), wake
+        sending.pieces[:0] = control
+        sending.owners[:0] = [None] * len(control)
+        return sending, wake
 
     def say_locked(self, channel: RemoteChannel) -> bool:
         """Say for a channel what it is due to say. Whether that was its last."""
@@ -312,13 +281,13 @@ class Pump:
             self.channels[channel] = stream
             channel.requested_locked()
         if stream is None:
-            return channel.state is RemoteState.RELEASED
+            return channel.state is _RELEASED
         credit = channel.take_credit_locked()
         if credit and stream.state is _RECEIVING:
             self.consumer.grant(stream, credit)
         while channel.task_events:
             self.consumer.send_task_event(stream, channel.task_events.popleft())
-        if channel.state is not RemoteState.RELEASED:
+        if channel.state is not _RELEASED:
             return False
         self.consumer.cancel(stream)
         del self.channels[channel]

@@ -130,7 +130,7 @@ class SharedLoop(EpollLoop):
 
     def _is_needed(self) -> bool:
         """Whether a task sleeps that relies on somebody driving; one that was woken will be back to drive itself."""
-        return any(not sleeper.woken for sleeper in list(self._asleep))
+        return bool(self._asleep) and any(not sleeper.woken for sleeper in list(self._asleep))
 
     def _run_soon(self) -> None:
         soon = self._soon
@@ -181,13 +181,13 @@ class SharedLoop(EpollLoop):
     # What a turn waits for.
 
     def _wait_limit_ns(self) -> int | None:
-        at_ns, deadline_ns = super()._wait_limit_ns(), self._deadline_ns
+        at_ns, deadline_ns = self._timers.next_ns(), self._deadline_ns
         if at_ns is None or (deadline_ns is not None and deadline_ns < at_ns):
             return deadline_ns
         return at_ns
 
     def _has_reason_to_stay_awake(self) -> bool:
-        return super()._has_reason_to_stay_awake() or (self._sleeper is not None and self._sleeper.woken)
+        return bool(self._soon) or (self._sleeper is not None and self._sleeper.woken)
 
 
 def _on_main_thread() -> bool:

@@ -76,6 +76,9 @@ class _State(enum.Enum):
     OVER = "over"  # `lost` was told, or is on its way
 
 
+_OPEN, _OVER = _State.OPEN, _State.OVER
+
+
 class SocketStream:
     """A stream over a connected, non-blocking socket.
 
@@ -110,14 +113,14 @@ class SocketStream:
         """Begin to read; called once."""
         assert self._handler is None, "a stream is started once"
         self._handler = handler
-        if self._state is _State.OVER:
+        if self._state is _OVER:
             self.streams.loop.call_soon(self._tell_lost)
         else:
             self._watch()
 
     def write(self, pieces: Sequence[bytes | memoryview]) -> int:
         """Offer bytes; how many of them the kernel took."""
-        if self._blocked or self._state is not _State.OPEN:
+        if self._blocked or self._state is not _OPEN:
             return 0
         taken = 0
         for start in range(0, len(pieces), _IOV_MAX):
@@ -153,7 +156,7 @@ class SocketStream:
         if self._state is _State.BROKEN:
             self._end(self._error)
             self._socket.close()
-        elif self._state is _State.OPEN:
+        elif self._state is _OPEN:
             self._end(None)
             self._lingering = Lingering(self._socket, self.streams)
 
@@ -161,7 +164,7 @@ class SocketStream:
         """End at once; the peer sees a reset. May be repeated."""
         if self._lingering is not None:
             self._lingering.end(reset=True)
-        elif self._state is not _State.OVER:
+        elif self._state is not _OVER:
             self._end(self._error)
             _reset(self._socket)
 
@@ -177,7 +180,7 @@ class SocketStream:
         return PathStatistics(*found)
 
     def _watch(self) -> None:
-        if self._state is _State.OPEN and self._handler is not None:
+        if self._state is _OPEN and self._handler is not None:
             readable = None if self._paused else self._receive
             self.streams.loop.watch(self._socket.fileno(), readable, self._take_more if self._blocked else None)
 
@@ -212,7 +215,7 @@ class SocketStream:
         try:
             function(*arguments)
         except BaseException as error:
-            if self._state is not _State.OVER:  # what it has not seen, or not sent, is missing from now on
+            if self._state is not _OVER:  # what it has not seen, or not sent, is missing from now on
                 self._end(TransportError(f"the connection's handler failed: {error!r}", peer=self._peer))
                 _reset(self._socket)
             raise  # to the log
@@ -233,7 +236,7 @@ class SocketStream:
 
     def _end(self, error: TransportError | None) -> None:
         """Nothing more happens to this stream but `lost`. The caller does with the socket what is right."""
-        if self._state is _State.OPEN:
+        if self._state is _OPEN:
             self.streams.loop.watch(self._socket.fileno(), None, None)
         self._state = _State.OVER
         self._error = error

@@ -174,9 +174,7 @@ class BlockingReader:
             if segments:
                 sizes = file.read_many(chunks, first + done, [segment.memory for segment in segments])
                 for segment, size in zip(segments, sizes, strict=True):
-                    buffer = Buffer.received(segment, pool, size)
-                    memory = buffer.memory
-                    slices.append(BufferSlice(buffer, memory if size == buffer.capacity else memory[:size], 0))
+                    slices.append(Buffer.awaiting(segment, pool).received(0, size))
                 done += len(segments)
             else:
                 event = Buffer.event(file.read_event(chunks, first + done))

@@ -139,7 +139,7 @@ class ResultPartition:
             else:
                 added = self._announce_locked(channel) if buffer is None else self._broadcast_locked(buffer)
             if added is not None:
-                wake = together(wake, added)
+                wake = added if wake is None else together(wake, added)
         finally:
             self.lock.release()
             if wake is not None:

@@ -198,19 +198,17 @@ class PipelinedSubpartition:
             ProducerFailed: the writer's task failed.
             Cancelled: the partition was released.
         """
-        if self.state is _RELEASED:
-            raise self._gone()
         queue = self._queue
-        if len(queue) > 1 and (reader := queue[0]).position == 0 and reader.buffer.marker < -1:
+        if len(queue) > 1 and (reader := queue[0]).position == 0 and (marker := (buffer := reader.buffer).marker) < -1:
             # The usual case under load: a finished buffer, not empty, that nobody has looked at, and more behind it.
             del queue[0]
-            buffer = reader.buffer
             if buffer.kind is _DATA:
                 self.backlog -= 1
             self.announced = len(queue) > 1 or self.available_locked()
-            size = ~buffer.marker
-            memory = buffer.memory
+            memory, size = buffer.memory, ~marker
             return BufferSlice(buffer, memory if size == buffer.capacity else memory[:size], 0), None
+        if self.state is _RELEASED:
+            raise self._gone()
         taken, wake = None, None
         while queue and taken is None:
             reader = queue[0]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["check_at_rest", "check_closed", "check_credit", "check_worker", "wait_for_graph"]
 
 _DATA = Kind.DATA
-_CEILING_SEGMENTS: Final = 9  # that wait to be written: one good write, and the one that goes past it
+_CEILING_SEGMENTS: Final = 17  # that wait to be written: one good write, and the one that goes past it
 
 
 def check_worker(worker: SimWorker) -> None:
@@ -159,7 +159,8 @@ def _check_connection(connection: Connection, worker: SimWorker) -> None:
             raise InvariantViolated(f"{sending} can send, but does not stand in the queue")
     outbox, ceiling = connection._outbox, _CEILING_SEGMENTS * worker.plan.segment_size
     if outbox.waiting_bytes > ceiling:  # else there is no need to look which of them are data
-        data_bytes = sum(len(piece) for piece, owned in outbox._pieces if owned is not None and owned.kind is _DATA)
+        waiting = zip(outbox._pieces, outbox._owners, strict=True)
+        data_bytes = sum(len(piece) for piece, owned in waiting if owned is not None and owned.kind is _DATA)
         if data_bytes > ceiling:
             raise InvariantViolated(
                 f"connection with {connection.peer}: {data_bytes} bytes wait; the ceiling is {ceiling}"

@@ -8,7 +8,7 @@ of their flow control.
 from headgate.wire.codec import decode_frame, encode_frame
 from headgate.wire.consumer import ConsumerSession, ConsumerStream
 from headgate.wire.credit import Book, Ledger
-from headgate.wire.decoder import Decoder, Payload
+from headgate.wire.decoder import CreditRun, DataRun, Decoder, Payload
 from headgate.wire.frames import (
     CONNECTION,
     AddCredit,
@@ -22,7 +22,8 @@ from headgate.wire.frames import (
     RequestPartition,
     SendTaskEvent,
 )
-from headgate.wire.producer import Outgoing, ProducerSession, ProducerStream, Supply
+from headgate.wire.producer import ProducerSession, ProducerStream
+from headgate.wire.supply import Outgoing, Supply
 
 __all__ = [
     "CONNECTION",
@@ -33,7 +34,9 @@ __all__ = [
     "Close",
     "ConsumerSession",
     "ConsumerStream",
+    "CreditRun",
     "Data",
+    "DataRun",
     "Decoder",
     "Frame",
     "KeepAlive",

@@ -20,6 +20,7 @@ from headgate.wire.states import CONSUMER_STEPS, ConsumerState, ConsumerStep, st
 
 if TYPE_CHECKING:
     from headgate.ids import PartitionId, SubpartitionIndex
+    from headgate.wire.decoder import DataRun
     from headgate.wire.frames import AnnounceBacklog, Data, ReportError
 
 __all__ = ["ConsumerSession", "ConsumerStream"]
@@ -157,17 +158,23 @@ number 1, received 7
             stream.move(ConsumerStep.DATA, ours=False)
         return stream
 
-    def on_whole_data(self, receiver: int, sequence: int) -> ConsumerStream[T] | None:
-        """As `on_data`, for a plain buffer with credit that its stream expects; None if it is anything else."""
-        stream = self.streams.get(receiver)
-        if stream is None or stream.state is not _RECEIVING or sequence != stream.expected:
-            return None
-        book = stream.book
-        if book is None or book.received >= book.promised:
-            return None
-        book.received += 1
-        stream.expected = (sequence + 1) & _SEQUENCE_MASK
-        return stream
+    def on_data_run(self, run: DataRun) -> list[T]:
+        """As `on_data`, for the frames of a run up to the first that is not what its stream expects, or has no credit.
+
+        The targets of these: as many as were counted.
+        """
+        streams, targets = self.streams, []
+        for receiver, sequence, _, _, _ in run:
+            stream = streams.get(receiver)
+            if stream is None or sequence != stream.expected or stream.state is not _RECEIVING:
+                break
+            book = stream.book
+            if book is None or book.received >= book.promised:
+                break
+            book.received += 1
+            stream.expected = (sequence + 1) & _SEQUENCE_MASK
+            targets.append(stream.target)
+        return targets
 
     def on_backlog(self, frame: AnnounceBacklog) -> ConsumerStream[T]:
         """The producer has buffers waiting and no credit."""

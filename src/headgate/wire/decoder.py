@@ -19,7 +19,7 @@ from headgate.wire.frames import ALIGNMENT, MAX_BACKLOG, MAX_CREDIT, AddCredit, 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["MAX_CONTROL_BYTES", "Decoder", "Payload", "Whole"]
+__all__ = ["MAX_CONTROL_BYTES", "CreditRun", "DataRun", "Decoder", "Payload"]
 
 MAX_CONTROL_BYTES: Final = 8 * 1024
 """Most bytes of a frame that is not `Data`."""
@@ -27,14 +27,33 @@ MAX_CONTROL_BYTES: Final = 8 * 1024
 _LENGTH_BYTES = 4
 _PREFIX_BYTES = PREFIX.size
 _PLAIN_DATA_BYTES = DATA_HEAD.size
+_DATA_TYPE = Data.TYPE
 _CREDIT_BYTES = CREDIT_FRAME.size
+_CREDIT_LENGTH = _CREDIT_BYTES - _LENGTH_BYTES
+_CREDIT_TYPE = AddCredit.TYPE
 
 
-Whole = tuple[int, int, int, int, memoryview]
-"""A `Data` frame without flags, with all of its payload: receiver, sequence, backlog, skew, payload.
+class DataRun(list[tuple[int, int, int, int, memoryview]]):
+    """`Data` frames without flags, one behind the other, each with all of its payload.
 
-Under load nearly all frames are of this kind, and one bare tuple for each is what costs least.
-"""
+    Of each: receiver, sequence, backlog, skew, payload. Under load nearly all frames are of this kind, and a bare tuple
+    for each, handed over together, is what costs least.
+
+    >>> DataRun([(5, 0, 0, 0, memoryview(b"..."))])[0][:2]
+    (5, 0)
+    """
+
+    __slots__ = ()
+
+
+class CreditRun(list[tuple[int, int, int]]):
+    """`AddCredit` frames, one behind the other. Of each: receiver, attempt, credit.
+
+    >>> CreditRun([(5, 1, 3)])
+    [(5, 1, 3)]
+    """
+
+    __slots__ = ()
 
 
 class Payload(NamedTuple):
@@ -64,12 +83,12 @@ class Decoder:
         "_max_payload_bytes",
         "_owes_empty",
         "_payload_left",
-        "_whole",
+        "_whole_bytes",
         "position",
     )
 
-    def __init__(self, max_payload_bytes: int, *, whole: bool = False) -> None:
-        self._whole = whole  # yield plain data with all of its payload at once, where it has come at once
+    def __init__(self, max_payload_bytes: int, *, whole_bytes: int = 0) -> None:
+        self._whole_bytes = whole_bytes  # yield runs, with payloads that end within so many bytes; 0: no runs
         self._max_payload_bytes = max_payload_bytes
         self._max_bytes = max(2 + data_head_bytes(0xFF) + max_payload_bytes, MAX_CONTROL_BYTES)
         self._head = bytearray()  # of a frame that is not complete: all of a small one, or the head of `Data`
@@ -84,7 +103,7 @@ class Decoder:
         """Whether the stream stands between two frames: the only place where it may end."""
         return not self._head and not self._payload_left and not self._owes_empty
 
-    def feed(self, data: memoryview) -> Iterator[Frame | Payload | Whole]:  # noqa: C901, PLR0912, PLR0915 - one loop, for speed
+    def feed(self, data: memoryview) -> Iterator[Frame | Payload | DataRun | CreditRun]:
         """The frames, and pieces of payloads, that these bytes complete.
 
         Consume it all before the next call, or stop and begin that call at `position`.
@@ -98,40 +117,22 @@ class Decoder:
         if self._owes_empty:  # who was fed stopped at the head
             self._owes_empty = False
             yield Payload(data[:0], True)
-        whole, unpack_head, data_type = self._whole, DATA_HEAD.unpack_from, Data.TYPE
-        unpack_credit, credit_type = CREDIT_FRAME.unpack_from, AddCredit.TYPE
         try:
             while position < end:
                 if left := self._payload_left:
-                    stop = position + left
-                    stop = min(stop, end)
+                    stop = min(position + left, end)
                     self._payload_left = left = position + left - stop
                     piece = data[position:stop]
                     self.position = position = stop
                     yield Payload(piece, not left)
                     continue
-                # The two frames of which there is one for every buffer, where they lie whole in what was fed.
-                if whole and not head and end - position >= _CREDIT_BYTES:
-                    if data[position + 4] == credit_type:
-                        length, _, flags, receiver, attempt, credit = unpack_credit(data, position)
-                        if length == _CREDIT_BYTES - 4 and not flags and 1 <= credit <= MAX_CREDIT:
-                            self.position = position = position + _CREDIT_BYTES
-                            yield AddCredit(receiver, attempt, credit)
-                            continue
-                    elif end - position >= _PLAIN_DATA_BYTES:
-                        length, kind, flags, receiver, sequence, backlog, skew = unpack_head(data, position)
-                        start, stop = position + _PLAIN_DATA_BYTES, position + 4 + length
-                        if (
-                            kind == data_type
-                            and not flags
-                            and start <= stop <= end
-                            and stop - start <= self._max_payload_bytes
-                            and skew < ALIGNMENT
-                            and backlog <= MAX_BACKLOG
-                        ):
-                            self.position = position = stop
-                            yield receiver, sequence, backlog, skew, data[start:stop]
-                            continue
+                if self._whole_bytes and not head and end - position >= _CREDIT_BYTES:
+                    credits_first = data[position + 4] == _CREDIT_TYPE
+                    run = self._credit_run(data, position) if credits_first else self._data_run(data, position)
+                    if run:
+                        position = self.position
+                        yield run
+                        continue
                 stop = min(end, position + self._needed() - len(head))
                 head += data[position:stop]
                 position = stop
@@ -151,6 +152,39 @@ class Decoder:
         except RemoteProtocolError as error:
             self._error = str(error)  # not the error: its traceback would keep what was fed
             raise
+
+    def _data_run(self, data: memoryview, position: int) -> DataRun:
+        """The plain data that lies whole in what was fed, from `position` on; what is anything else ends the run."""
+        run, last, most, unpack = DataRun(), len(data) - _PLAIN_DATA_BYTES, self._whole_bytes, DATA_HEAD.unpack_from
+        while position <= last:
+            length, kind, flags, receiver, sequence, backlog, skew = unpack(data, position)
+            start, stop = position + _PLAIN_DATA_BYTES, position + _LENGTH_BYTES + length
+            payload = data[start:stop]
+            if (
+                kind != _DATA_TYPE
+                or flags
+                or not 0 <= stop - start == len(payload) <= most - skew  # cut off, or too long for a segment
+                or skew >= ALIGNMENT
+                or backlog > MAX_BACKLOG
+            ):
+                break
+            run.append((receiver, sequence, backlog, skew, payload))
+            position = stop
+        if run:
+            self.position = position
+        return run
+
+    def _credit_run(self, data: memoryview, position: int) -> CreditRun:
+        """As `_data_run`, for credit."""
+        run = CreditRun()
+        stop = len(data) - (len(data) - position) % _CREDIT_BYTES
+        for length, kind, flags, receiver, attempt, credit in CREDIT_FRAME.iter_unpack(data[position:stop]):
+            if kind != _CREDIT_TYPE or length != _CREDIT_LENGTH or flags or not 1 <= credit <= MAX_CREDIT:
+                break
+            run.append((receiver, attempt, credit))
+        if run:
+            self.position = position + len(run) * _CREDIT_BYTES
+        return run
 
     def _needed(self) -> int:
         """How long the head must be to go on, by what is known of it: length, prefix, then all before a payload."""

@@ -12,7 +12,7 @@ pair of state and step is in `states.PRODUCER_STEPS` or an error.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from headgate.buffer import Kind
 from headgate.errors import Cancelled, HeadgateError, PartitionNotFound, ProducerFailed, RemoteProtocolError
@@ -31,64 +31,24 @@ from headgate.wire.frames import (
     SendTaskEvent,
 )
 from headgate.wire.states import PRODUCER_STEPS, ProducerState, ProducerStep, step
+from headgate.wire.supply import Outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headgate.buffer import BufferSlice
     from headgate.sync import Wake
+    from headgate.wire.decoder import CreditRun
+    from headgate.wire.frames import Frame
+    from headgate.wire.supply import Supply, WakeLocked
 
-__all__ = ["Outgoing", "ProducerSession", "ProducerStream", "Supply", "error_frame"]
+__all__ = ["ProducerSession", "ProducerStream", "error_frame"]
 
 _DATA = Kind.DATA
 _SENDING = ProducerState.SENDING
 _SEQUENCE_MASK: Final = 0xFFFF_FFFF
 _ENOUGH_TURNS: Final = 8  # streams with something to send, so that waiting for more does not pay
 _MAX_FRUITLESS: Final = 100_000  # requests of one connection that ended before anything was sent
-
-Outgoing = tuple[bytes | memoryview, "BufferSlice | None"]
-"""Bytes to send, and what to release when they are sent."""
-
-
-class WakeLocked(Protocol):
-    """Called when there is something to send: at once, or when there is more."""
-
-    def __call__(self, *, urgent: bool) -> Wake:
-        """Let whoever sends come."""
-        ...
-
-
-class Supply(Protocol):
-    """Where a stream's buffers come from: a subpartition. Everything under the exchange lock."""
-
-    @property
-    def backlog(self) -> int:
-        """Data buffers waiting."""
-        ...
-
-    @property
-    def announced(self) -> bool:
-        """Whether there is something to poll, so that `available_locked` will not be called."""
-        ...
-
-    @property
-    def next_is_data(self) -> bool:
-        """Whether a poll may give data, which needs a credit."""
-        ...
-
-    @property
-    def drained(self) -> bool:
-        """Whether the end has been polled: nothing will follow."""
-        ...
-
-    @property
-    def pressing(self) -> bool:
-        """Whether what is there should not wait for more: it was flushed, or is an event."""
-        ...
-
-    def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
-        """The next bytes, and whom to wake."""
-        ...
 
 
 class ProducerStream:
@@ -195,19 +155,26 @@ class ProducerSession:
         self.streams[frame.receiver] = stream = ProducerStream(self, frame)
         return stream
 
-    def on_credit_locked(self, frame: AddCredit) -> Wake:
-        """More buffers are set aside for a channel."""
-        stream = self._stream(frame)
-        if stream.state is not _SENDING:
-            stream.move(ProducerStep.CREDIT, ours=False)
-        if stream.ledger is None:
-            raise RemoteProtocolError(f"{stream}: credit, where there is none")
-        stream.ledger.grant(frame.credit)
-        return self.enqueue_locked(stream) if stream.supply is not None and stream.supply.announced else None
+    def on_credit_locked(self, run: CreditRun) -> Wake:
+        """More buffers are set aside for channels."""
+        waiting, pressing = len(self._turns), False
+        for receiver, attempt, credit in run:
+            stream = self._stream(AddCredit, receiver, attempt)
+            if stream.state is not _SENDING:
+                stream.move(ProducerStep.CREDIT, ours=False)
+            ledger, supply = stream.ledger, stream.supply
+            if ledger is None:
+                raise RemoteProtocolError(f"{stream}: credit, where there is none")
+            ledger.grant(credit)
+            if supply is not None and supply.announced and not stream.queued and stream.state is _SENDING:
+                stream.queued = True
+                self._turns.append(stream)
+                pressing = pressing or supply.pressing
+        return self._hurry_locked(pressing=pressing) if len(self._turns) > waiting else None
 
     def on_cancel_locked(self, frame: CancelRequest) -> tuple[ProducerStream, Wake]:
         """The consumer wants no more, or has read the end; the caller releases the subpartition."""
-        stream = self._stream(frame)
+        stream = self._stream(CancelRequest, frame.receiver, frame.attempt)
         answer = stream.state is ProducerState.SENDING
         stream.move(ProducerStep.CANCEL, ours=False)
         del self.streams[stream.receiver]
@@ -219,7 +186,7 @@ class ProducerSession:
 
     def on_task_event(self, frame: SendTaskEvent) -> ProducerStream:
         """An event for the task that produces."""
-        stream = self._stream(frame)
+        stream = self._stream(SendTaskEvent, frame.receiver, frame.attempt)
         stream.move(ProducerStep.TASK_EVENT, ours=False)
         return stream
 
@@ -237,24 +204,30 @@ class ProducerSession:
 
     def enqueue_locked(self, stream: ProducerStream) -> Wake:
         """A stream may have something to send: it takes its place in the queue, once."""
-        if stream.queued or stream.supply is None or stream.state is not _SENDING:
+        supply = stream.supply
+        if stream.queued or supply is None or stream.state is not _SENDING or not _has_turn(stream, supply):
             return None
         stream.queued = True
         self._turns.append(stream)
-        return self._wake_locked(urgent=stream.supply.pressing or len(self._turns) >= _ENOUGH_TURNS)
+        return self._hurry_locked(pressing=supply.pressing)
+
+    def _hurry_locked(self, *, pressing: bool) -> Wake:
+        return self._wake_locked(urgent=pressing or len(self._turns) >= _ENOUGH_TURNS)
 
     # Sending.
 
-    def data_to_send_locked(self, room_bytes: int) -> tuple[list[Outgoing], Wake]:
+    def data_to_send_locked(self, room_bytes: int) -> tuple[Outgoing, Wake]:
         """What to send now, in order: what is owed to the peer, then a buffer of each stream in turn.
 
         Stops once it has `room_bytes` or more.
         """
-        sending: list[Outgoing] = [(frame, None) for frame in self._control]
+        pieces: list[bytes | memoryview] = [*self._control]
+        owners: list[BufferSlice | None] = [None] * len(pieces)
         self._control.clear()
         wakes: list[Wake] = []
-        turns = self._turns
-        while turns and room_bytes > 0:
+        turns, checksum = self._turns, self._checksum
+        sent_buffers = sent_bytes = 0
+        while turns and sent_bytes < room_bytes:
             stream = turns.popleft()
             stream.queued = False
             supply = stream.supply
@@ -262,65 +235,76 @@ class ProducerSession:
                 continue
             ledger = stream.ledger
             if ledger is not None and ledger.sent >= ledger.granted and supply.next_is_data:
-                self._tell_backlog(stream, supply, sending)
+                if (frame := self._backlog_frame(stream, supply)) is not None:
+                    pieces.append(frame)
+                    owners.append(None)
                 continue
             try:
                 taken, wake = supply.poll_locked()
             except (Cancelled, ProducerFailed, PartitionNotFound) as error:
                 stream.move(ProducerStep.ERROR, ours=True)
-                sending.append((error_frame(stream.receiver, error), None))
+                pieces.append(error_frame(stream.receiver, error))
+                owners.append(None)
                 continue
             if wake is not None:
                 wakes.append(wake)
             if taken is not None:
-                memory = taken.memory
-                sending += ((self._head(stream, supply, taken), None), (memory, taken))
-                room_bytes -= len(memory)
-            if supply.announced and stream.state is _SENDING:
+                memory, sequence, flags = taken.memory, stream.sequence, 0
+                size = len(memory)
+                if taken.buffer.kind is not _DATA:
+                    flags = self._event_flags(stream, supply)
+                elif ledger is not None:
+                    ledger.spend()
+                stream.sequence = (sequence + 1) & _SEQUENCE_MASK
+                stream.told_backlog = backlog = min(supply.backlog, MAX_BACKLOG)
+                summed = None if checksum is None else checksum(memory)
+                skew = taken.offset % ALIGNMENT
+                pieces += (encode_data_head(stream.receiver, sequence, backlog, size, skew, flags, summed), memory)
+                owners += (None, taken)
+                sent_buffers += 1
+                sent_bytes += size
+            if supply.announced and stream.state is _SENDING and _has_turn(stream, supply):
                 stream.queued = True
                 turns.append(stream)
-        return sending, together(*wakes) if wakes else None
-
-    def _head(self, stream: ProducerStream, supply: Supply, taken: BufferSlice) -> bytes:
-        """Count a buffer as sent, and write what stands before its bytes."""
-        flags = 0
-        if taken.buffer.kind is _DATA:
-            if stream.ledger is not None:
-                stream.ledger.spend()
-        else:
-            flags = EVENT_FLAG
-            if supply.drained:
-                flags |= LAST_FLAG
-                stream.move(ProducerStep.LAST, ours=True)
-        sequence, backlog, memory = stream.sequence, min(supply.backlog, MAX_BACKLOG), taken.memory
-        stream.sequence = (sequence + 1) & _SEQUENCE_MASK
-        stream.told_backlog = backlog
-        self.buffers_out += 1
-        self.bytes_out += len(memory)
-        checksum = None if self._checksum is None else self._checksum(memory)
-        skew = taken.offset % ALIGNMENT
-        return encode_data_head(stream.receiver, sequence, backlog, len(memory), skew, flags, checksum)
+        self.buffers_out += sent_buffers
+        self.bytes_out += sent_bytes
+        return Outgoing(pieces, owners), together(*wakes) if wakes else None
 
     @staticmethod
-    def _tell_backlog(stream: ProducerStream, supply: Supply, sending: list[Outgoing]) -> None:
+    def _event_flags(stream: ProducerStream, supply: Supply) -> int:
+        """What the head of an event says; with the last one the stream ends."""
+        if not supply.drained:
+            return EVENT_FLAG
+        stream.move(ProducerStep.LAST, ours=True)
+        return EVENT_FLAG | LAST_FLAG
+
+    @staticmethod
+    def _backlog_frame(stream: ProducerStream, supply: Supply) -> bytes | None:
         """At zero credit the consumer learns once that there is something; each buffer after that tells the rest."""
         backlog = min(supply.backlog, MAX_BACKLOG)
-        if backlog and not stream.told_backlog:
-            stream.told_backlog = backlog
-            sending.append((encode_frame(AnnounceBacklog(stream.receiver, backlog)), None))
+        if not backlog or stream.told_backlog:
+            return None
+        stream.told_backlog = backlog
+        return encode_frame(AnnounceBacklog(stream.receiver, backlog))
 
     def _say_locked(self, frame: bytes) -> Wake:
         self._control.append(frame)
         return self._wake_locked(urgent=True)
 
-    def _stream(self, frame: AddCredit | CancelRequest | SendTaskEvent) -> ProducerStream:
-        stream = self.streams.get(frame.receiver)
-        if stream is not None and frame.attempt == stream.attempt:
+    def _stream(self, what: type[Frame], receiver: int, attempt: int) -> ProducerStream:
+        stream = self.streams.get(receiver)
+        if stream is not None and attempt == stream.attempt:
             return stream
-        what = type(frame).__name__
+        name = what.__name__
         if stream is None:
-            raise RemoteProtocolError(f"{what} for receiver {frame.receiver}, which is over or was never requested")
-        raise RemoteProtocolError(f"{stream}: {what} of attempt {frame.attempt}")
+            raise RemoteProtocolError(f"{name} for receiver {receiver}, which is over or was never requested")
+        raise RemoteProtocolError(f"{stream}: {name} of attempt {attempt}")
+
+
+def _has_turn(stream: ProducerStream, supply: Supply) -> bool:
+    """Whether a stream that has something would send: not without credit, once the consumer knows that it waits."""
+    ledger = stream.ledger
+    return ledger is None or ledger.sent < ledger.granted or not stream.told_backlog or not supply.next_is_data
 
 
 def error_frame(receiver: int, error: BaseException) -> bytes:

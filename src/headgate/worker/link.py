@@ -32,6 +32,7 @@ from headgate.errors import (
 )
 from headgate.net.outbox import Outbox
 from headgate.net.watch import ConnectionOptions, Watch
+from headgate.wire import Outgoing
 from headgate.worker.messages import FromCoordinator, FromWorker, Ping
 
 if TYPE_CHECKING:
@@ -293,7 +294,7 @@ class ControlLink:
 
     def _put(self, data: bytes) -> None:
         if data:
-            self._outbox.put([(data, None)])
+            self._outbox.put(Outgoing([data], [None]))
 
     def _write(self) -> None:
         outbox = self._outbox

@@ -13,7 +13,7 @@ from tests.support_streams import wait_until
 from tests.support_worker import Site
 
 from headgate.net import ConnectionStatistics, PathStatistics
-from headgate.net.pump import PumpStatistics
+from headgate.net.exchange import PumpStatistics
 from headgate.wire.states import ConnectionState
 from headgate.worker import Environment
 from headgate.worker.link import MAX_MESSAGE_BYTES

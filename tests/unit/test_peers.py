@@ -1,0 +1,52 @@
+"""A peer as the outlet of its channels: when what waits to be said goes."""
+
+import pytest
+from tests.support_remote import Remote
+
+from headgate.net.peers import Peers
+
+
+class Calls:
+    """A transport that counts who wants to be called."""
+
+    def __init__(self):
+        self.soon = []
+
+    def call_soon(self, function):
+        self.soon.append(function)
+
+
+def outlet_of(remote):
+    """The way from that channel to its producer, with a connection to be opened first."""
+    calls = Calls()
+    peer = Peers(0, remote.memory.lock, calls, 10**9, connect=None).peer_locked(3)
+    remote.channel.outlet = peer
+    return peer, calls
+
+
+@pytest.mark.spec("G5")
+def test_credit_waits_while_its_producer_has_some():
+    with Remote(exclusive=2, floating=0) as remote:
+        peer, calls = outlet_of(remote)
+        remote.arrive()
+        remote.read()
+        assert remote.locked(peer.hurry_locked) is None
+        assert calls.soon == [], "one credit is left there"
+        remote.arrive()
+        remote.locked(peer.hurry_locked)
+        assert calls.soon == [peer.open], "none is left"
+
+
+def test_who_has_nothing_to_say_is_not_hurried():
+    with Remote(exclusive=2, floating=0) as remote:
+        peer, calls = outlet_of(remote)
+        assert remote.locked(peer.hurry_locked) is None
+        assert calls.soon == []
+
+
+@pytest.mark.spec("G5")
+def test_what_is_urgent_does_not_wait():
+    with Remote(exclusive=2, floating=0) as remote:
+        _, calls = outlet_of(remote)
+        remote.locked(remote.channel.send_event_locked, b"event")
+        assert len(calls.soon) == 1
