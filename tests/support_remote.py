@@ -18,12 +18,14 @@ class Outlet:
         self.due = []
         self.woken = 0
 
-    def due_locked(self, channel, *, urgent):
+    def due_locked(self, channel, urgent):
         self.due.append(urgent)
         return self._wake
 
     def hurry_locked(self):
         return None
+
+    rest_locked = hurry_locked
 
     def _wake(self):
         self.woken += 1

@@ -11,7 +11,7 @@ from headgate.output import PipelinedSubpartition
 from headgate.record import EndOfPartition, Event
 from headgate.record.element import encode_event
 from headgate.sync import ThreadSync, Wake
-from headgate.wire import CancelRequest, CreditRun, Data, Decoder, ProducerSession, ProducerStream, RequestPartition
+from headgate.wire import AddCredit, CancelRequest, Data, Decoder, ProducerSession, ProducerStream, RequestPartition
 
 ATTEMPT = AttemptId(1)
 PLENTY = 1 << 30
@@ -90,7 +90,7 @@ class Producer:
         return self.queues[receiver]
 
     def credit(self, receiver: int, credit: int, attempt: int = ATTEMPT) -> None:
-        self.locked(self.session.on_credit_locked, CreditRun([(receiver, attempt, credit)]))
+        self.locked(self.session.on_credit_locked, AddCredit(receiver, AttemptId(attempt), credit))
 
     def cancel(self, receiver: int, attempt: int = ATTEMPT) -> None:
         stream, _ = self.locked(self.session.on_cancel_locked, CancelRequest(receiver, AttemptId(attempt)))

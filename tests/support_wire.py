@@ -9,9 +9,7 @@ from headgate.wire import (
     AnnounceBacklog,
     CancelRequest,
     Close,
-    CreditRun,
     Data,
-    DataRun,
     Decoder,
     Frame,
     KeepAlive,
@@ -21,8 +19,10 @@ from headgate.wire import (
     SendTaskEvent,
     encode_frame,
 )
+from headgate.wire.codec import CREDIT_FRAME, PLAIN_DATA
+from headgate.wire.frames import ALIGNMENT, MAX_BACKLOG, MAX_CREDIT
 
-Said = Frame | Payload | DataRun | CreditRun
+Said = Frame | Payload
 """What a decoder says."""
 
 Message = tuple[Frame, bytes]
@@ -55,7 +55,34 @@ def feed(decoder: Decoder, *chunks: bytes | bytearray) -> list[Said]:
     return [said for chunk in chunks for said in decoder.feed(memoryview(chunk))]
 
 
-def assemble(said: Iterable[Said]) -> list[Message]:
+def whole_decoder(max_payload_bytes: int, said: list[Said | Message]) -> Decoder:
+    """A decoder whose runs put frames that lie whole in what was fed into `said`, as messages."""
+
+    def take_data(data: memoryview, position: int) -> int:
+        while len(data) - position >= PLAIN_DATA.size:
+            length, kind, receiver, sequence, backlog, skew = PLAIN_DATA.unpack_from(data, position)
+            start, stop = position + PLAIN_DATA.size, position + 4 + length
+            plain = kind == Data.TYPE and skew < ALIGNMENT and backlog <= MAX_BACKLOG
+            if not (plain and 0 <= stop - start <= max_payload_bytes and stop <= len(data)):
+                break
+            said.append((Data(receiver, sequence, backlog, stop - start, skew), bytes(data[start:stop])))
+            position = stop
+        return position
+
+    def take_credit(data: memoryview, position: int) -> int:
+        size = CREDIT_FRAME.size
+        while len(data) - position >= size:
+            length, kind, receiver, attempt, credit = CREDIT_FRAME.unpack_from(data, position)
+            if (length, kind) != (size - 4, AddCredit.TYPE) or not 1 <= credit <= MAX_CREDIT:
+                break
+            said.append((AddCredit(receiver, AttemptId(attempt), credit), b""))
+            position += size
+        return position
+
+    return Decoder(max_payload_bytes, {Data.TYPE: take_data, AddCredit.TYPE: take_credit})
+
+
+def assemble(said: Iterable[Said | Message]) -> list[Message]:
     """Frames with their payloads. Checks that pieces come after a `Data` frame, make up its size, and end with `last`.
 
     The payload of the last frame may be cut off.
@@ -63,22 +90,16 @@ def assemble(said: Iterable[Said]) -> list[Message]:
     messages: list[Message] = []
     complete = True
     for one in said:
-        if isinstance(one, Payload):
+        if type(one) is tuple:
+            assert complete, "a frame in the middle of a payload"
+            messages.append(one)
+        elif isinstance(one, Payload):
             assert not complete, "a piece that belongs to nothing"
             frame, before = messages[-1]
             messages[-1] = frame, before + bytes(one.data)
             assert len(messages[-1][1]) <= frame.size
             assert one.last == (len(messages[-1][1]) == frame.size)
             complete = one.last
-        elif isinstance(one, DataRun):
-            assert complete, "a frame in the middle of a payload"
-            assert one, "a run of nothing"
-            for receiver, sequence, backlog, skew, payload in one:
-                messages.append((Data(receiver, sequence, backlog, len(payload), skew), bytes(payload)))
-        elif isinstance(one, CreditRun):
-            assert complete, "a frame in the middle of a payload"
-            assert one, "a run of nothing"
-            messages += [(AddCredit(receiver, AttemptId(attempt), credit), b"") for receiver, attempt, credit in one]
         else:
             assert complete, "a frame in the middle of a payload"
             messages.append((one, b""))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.support_wire import Message, Pipe, Said, assemble, request, write
+from tests.support_wire import Message, Pipe, Said, assemble, request, whole_decoder, write
 
 from headgate.errors import InvariantViolated, RemoteProtocolError
 from headgate.ids import AttemptId
@@ -90,15 +90,17 @@ def data_messages(draw: st.DrawFn) -> Message:
 messages = st.lists(st.one_of(control_frames.map(lambda frame: (frame, b"")), data_messages()), max_size=8)
 
 
-def read(chunks: list[bytes], *, whole: bool = False) -> tuple[list[Said], str | None]:
+def read(chunks: list[bytes], *, whole: bool = False) -> tuple[list[Said | Message], str | None]:
     """What a decoder says to these, and the text of the error it ends with. Any other error fails the test.
 
     Between calls it holds a small frame at most, whatever it was told to expect.
     """
-    decoder, said = Decoder(MAX_PAYLOAD, whole_bytes=MAX_PAYLOAD if whole else 0), []
+    said: list[Said | Message] = []
+    decoder = whole_decoder(MAX_PAYLOAD, said) if whole else Decoder(MAX_PAYLOAD)
     for chunk in chunks:
         try:
-            said.extend(decoder.feed(memoryview(chunk)))  # what came before an error counts
+            for part in decoder.feed(memoryview(chunk)):
+                said.append(part)  # noqa: PERF402 - what came before an error counts, and runs put theirs in between
         except RemoteProtocolError as error:
             return said, str(error)
         finally:

@@ -25,6 +25,7 @@ from headgate.record.spanning import SpanningReader
 from headgate.testing import Simulation
 from headgate.testing.simulation import failure_of
 from headgate.wire import handshake, producer
+from headgate.wire.codec import PLAIN_DATA
 from headgate.wire.credit import Book, Ledger
 from headgate.wire.producer import ProducerSession, ProducerStream
 from headgate.wire.states import ProducerState
@@ -228,7 +229,10 @@ def a_gate_does_not_wake_its_reader():
 
 @bug(within=300)
 def a_gate_does_not_hurry_its_credit():
-    return [(gate, "_hurry_locked", lambda self: None) for gate in (InputGate, UnionGate)]
+    return [
+        *[(gate, "_rest_locked", lambda self: None) for gate in (InputGate, UnionGate)],
+        *[(InputGate, which, lambda self: None) for which in ("hurry_locked", "rest_locked")],
+    ]
 
 
 @bug()
@@ -272,12 +276,12 @@ def the_backlog_counts_events():
 
 @bug(says="the queue was")
 def the_backlog_is_told_one_too_low():
-    original = producer.encode_data_head
+    class Low:
+        @staticmethod
+        def pack(length, kind, receiver, sequence, backlog, skew):
+            return PLAIN_DATA.pack(length, kind, receiver, sequence, max(0, backlog - 1), skew)
 
-    def encode_data_head(receiver, sequence, backlog, *rest):
-        return original(receiver, sequence, max(0, backlog - 1), *rest)
-
-    return [(producer, "encode_data_head", encode_data_head)]
+    return [(producer, "PLAIN_DATA", Low)]
 
 
 @bug()

@@ -1,5 +1,7 @@
 """The consumer's session: what it asks and promises, what it takes and what it refuses, and how a channel ends."""
 
+import struct
+
 import pytest
 from tests.support_sessions import ATTEMPT, partition
 from tests.support_wire import feed
@@ -13,11 +15,12 @@ from headgate.wire import (
     CancelRequest,
     ConsumerSession,
     Data,
-    DataRun,
     Decoder,
+    KeepAlive,
     ReportError,
     RequestPartition,
     SendTaskEvent,
+    encode_frame,
 )
 from headgate.wire.frames import MAX_CREDIT, MAX_TASK_EVENT_BYTES
 from headgate.wire.states import ConsumerState
@@ -251,16 +254,23 @@ def test_what_comes_for_nobody_is_refused(session, stream, what):
         FROM_A_PRODUCER[what](session, 0)
 
 
-def run(*frames):
-    return DataRun([(receiver, sequence, 0, 0, memoryview(b"data")) for receiver, sequence in frames])
+def take(session, *frames, data=b"data", **fields):
+    """The targets of what a run takes of these, and how many bytes it leaves."""
+    wire = b"".join(
+        encode_frame(Data(receiver, sequence, fields.get("backlog", 0), len(data), fields.get("skew", 0))) + data
+        for receiver, sequence in frames
+    )
+    run, stop = session.on_data_run(memoryview(b"..." + wire), 3, max_bytes=64)
+    assert all(bytes(payload) == data for _, _, _, payload in run)
+    return [target for target, _, _, _ in run], 3 + len(wire) - stop
 
 
 @pytest.mark.spec("G6", "N6")
 def test_plain_data_that_came_whole_is_counted_the_same(session, stream):
-    assert session.on_data_run(run((0, 0))) == [stream.target]
+    assert take(session, (0, 0)) == ([stream.target], 0)
     assert session.on_data(data(1)) is stream
     assert stream.book.outstanding == 0
-    assert session.on_data_run(run((0, 2))) == [], "then it is looked at more closely"
+    assert take(session, (0, 2)) == ([], 23), "then it is looked at more closely"
     with pytest.raises(RemoteProtocolError, match="data came without credit"):
         session.on_data(data(2))
 
@@ -268,19 +278,25 @@ def test_plain_data_that_came_whole_is_counted_the_same(session, stream):
 @pytest.mark.spec("G6", "N6")
 def test_a_run_counts_up_to_the_first_that_is_not_as_usual(session, stream):
     other = request(session, credit=3, target="another")
-    assert session.on_data_run(run((0, 0), (1, 0), (0, 1), (0, 2), (1, 1))) == [
-        stream.target,
-        other.target,
-        stream.target,
-    ]
+    taken, left = take(session, (0, 0), (1, 0), (0, 1), (0, 2), (1, 1))
+    assert taken == [stream.target, other.target, stream.target]
+    assert left == 2 * 23
     assert (stream.expected, other.expected) == (2, 1)
     assert (stream.book.outstanding, other.book.outstanding) == (0, 2)
+
+
+@pytest.mark.spec("N6")
+def test_a_run_says_what_the_frames_say_and_copies_nothing(session, stream):
+    fed = bytearray(encode_frame(Data(0, 0, backlog=2**20, size=4, skew=60)) + b"abcd")
+    [(target, backlog, skew, payload)], stop = session.on_data_run(memoryview(fed), 0, max_bytes=64)
+    assert (target, backlog, skew, stop) == (stream.target, 2**20, 60, len(fed))
+    assert payload.obj is fed
 
 
 @pytest.mark.spec("G6")
 def test_sequence_numbers_of_what_came_whole_wrap(session, stream):
     stream.expected = 2**32 - 1
-    assert len(session.on_data_run(run((0, 2**32 - 1), (0, 0)))) == 2
+    assert len(take(session, (0, 2**32 - 1), (0, 0))[0]) == 2
 
 
 @pytest.mark.spec("G6", "G7", "N5")
@@ -297,9 +313,35 @@ def test_whole_data_that_is_not_as_usual_is_left_to_the_usual_way(session, strea
         session.cancel(stream)
     if state == "uncredited":
         receiver = request(session, credit=None).receiver
-    assert session.on_data_run(run((receiver, sequence))) == []
+    assert take(session, (receiver, sequence))[0] == []
     assert stream.expected == 0
     assert stream.book.outstanding == 2, "nothing is counted"
+
+
+WHOLE = encode_frame(Data(0, 0, 0, size=4)) + b"data"
+
+
+@pytest.mark.spec("N6", "N8")
+@pytest.mark.parametrize(
+    "wire",
+    [
+        WHOLE[:-1],
+        WHOLE[:18],
+        encode_frame(Data(0, 0, 0, size=4, event=True)) + b"data",
+        encode_frame(Data(0, 0, 0, size=4, checksum=5)) + b"data",
+        encode_frame(Data(0, 0, 0, size=4, skew=61)) + b"data",
+        encode_frame(Data(0, 0, 0, size=65)) + bytes(65),
+        struct.pack("<IHIIIB", 14, Data.TYPE, 0, 0, 0, 0) + bytes(30),
+        struct.pack("<IHIIIB", 2**32 - 1, Data.TYPE, 0, 0, 0, 0) + bytes(30),
+        struct.pack("<IHIIIB", 19, Data.TYPE, 0, 0, 0, 64) + b"data",
+        struct.pack("<IHIIIB", 19, Data.TYPE, 0, 0, 2**20 + 1, 0) + b"data",
+        encode_frame(KeepAlive()) + bytes(30),
+    ],
+    ids=lambda wire: wire[:20].hex(" "),
+)
+def test_what_is_not_plain_data_is_no_part_of_a_run(session, stream, wire):
+    assert session.on_data_run(memoryview(wire), 0, max_bytes=64) == ([], 0)
+    assert (stream.expected, stream.book.outstanding) == (0, 2)
 
 
 # Ends ------------------------------------------------------------------------------------------------------

@@ -3,16 +3,14 @@
 import struct
 
 import pytest
-from tests.support_wire import CONTROL_FRAMES, assemble, feed, request, write
+from tests.support_wire import CONTROL_FRAMES, Message, Said, assemble, feed, request, whole_decoder, write
 
 from headgate.errors import RemoteProtocolError
 from headgate.wire import (
     AddCredit,
     AnnounceBacklog,
     Close,
-    CreditRun,
     Data,
-    DataRun,
     Decoder,
     KeepAlive,
     Payload,
@@ -336,61 +334,46 @@ def test_the_position_is_behind_what_was_yielded():
 # Whole frames ----------------------------------------------------------------------------------------------
 
 
-def whole_decoder(max_payload_bytes: int = MAX_PAYLOAD) -> Decoder:
-    return Decoder(max_payload_bytes, whole_bytes=max_payload_bytes)
+def feed_whole(*chunks: bytes) -> tuple[list[Said | Message], Decoder]:
+    """What comes of these: messages that were taken whole, and the frames and pieces of all others."""
+    said: list[Said | Message] = []
+    one = whole_decoder(MAX_PAYLOAD, said)
+    for chunk in chunks:
+        for part in one.feed(memoryview(chunk)):
+            said.append(part)  # noqa: PERF402 - runs put theirs in between
+    return said, one
 
 
 @pytest.mark.spec("N6")
-def test_plain_data_that_came_at_once_is_one_piece_and_not_copied():
-    frames = [(Data(1, 2, 3, size=4, skew=5), b"abcd"), (Data(6, 7, 2**20, size=0, skew=63), b"")]
-    fed = bytearray(write(*frames))
-    one = whole_decoder()
-    [run] = one.feed(memoryview(fed))
-    assert type(run) is DataRun
-    assert [part[:4] for part in run] == [(1, 2, 3, 5), (6, 7, 2**20, 63)]
-    assert [bytes(part[4]) for part in run] == [b"abcd", b""]
-    assert all(part[4].obj is fed for part in run)
-    assert one.idle
-    assert one.position == len(fed)
-
-
-@pytest.mark.spec("N6")
-def test_credit_that_came_at_once_is_one_piece():
-    one = whole_decoder()
-    wire = write(*[(AddCredit(receiver, 2, credit), b"") for receiver, credit in ((1, 1), (3, 2**17))])
-    [run] = one.feed(memoryview(wire + wire[:7]))
-    assert type(run) is CreditRun
-    assert run == [(1, 2, 1), (3, 2, 2**17)]
-    assert one.position == len(wire)
-    assert feed(one, wire[7:18]) == [AddCredit(1, 2, 1)]
-
-
-@pytest.mark.spec("N6")
-def test_a_run_ends_where_another_kind_begins():
+def test_frames_that_lie_whole_are_taken_by_runs():
     credit, data = (AddCredit(1, 2, 3), b""), (Data(1, 2, 3, size=4), b"abcd")
-    said = feed(whole_decoder(), write(data, data, credit, credit, (KeepAlive(), b""), credit, data, (Close(), b"")))
-    assert [(type(part), len(part) if isinstance(part, list) else 1) for part in said] == [
-        (DataRun, 2),
-        (CreditRun, 2),
-        (KeepAlive, 1),
-        (CreditRun, 1),
-        (DataRun, 1),
-        (Close, 1),
-    ]
+    wire = write(data, data, credit, credit, (KeepAlive(), b""), credit, data, (Close(), b""))
+    said, one = feed_whole(wire)
+    assert said == [data, data, credit, credit, KeepAlive(), credit, data, Close()]
+    assert one.idle
+    assert one.position == len(wire)
 
 
 @pytest.mark.spec("N6")
-def test_who_did_not_ask_for_whole_frames_gets_none():
-    said = feed(decoder(), write((Data(1, 2, 3, size=4), b"abcd"), (AddCredit(1, 2, 3), b"")))
-    assert [type(part) for part in said] == [Data, Payload, AddCredit]
+def test_a_run_is_asked_for_its_own_kind_where_a_frame_begins():
+    asked = []
+    payload = encode_frame(AddCredit(1, 2, 3)) + bytes(22)
+    wire = write((KeepAlive(), b""), (Data(1, 2, 3, size=40), payload), (Close(), b""))
+    runs = {AddCredit.TYPE: lambda data, position: asked.append("credit") or position}
+    runs[Data.TYPE] = lambda data, position: asked.append((len(data), position)) or position
+    one = Decoder(MAX_PAYLOAD, runs)
+    assert [type(part) for part in one.feed(memoryview(wire))] == [KeepAlive, Data, Payload, Close]
+    assert asked == [(len(wire), len(encode_frame(KeepAlive())))]
 
 
 @pytest.mark.spec("N6", "N8")
-def test_data_that_would_end_behind_its_segment_comes_step_by_step():
-    frames = [(Data(1, 2, 3, size=4, skew=skew), b"abcd") for skew in (4, 5)]
-    said = feed(Decoder(MAX_PAYLOAD, whole_bytes=8), write(*frames))
-    assert [type(part) for part in said] == [DataRun, Data, Payload]
-    assert assemble(said) == frames
+def test_what_a_run_refuses_is_refused_for_good():
+    def refuse_all(data, position):
+        raise RemoteProtocolError("not this one")
+
+    one = Decoder(MAX_PAYLOAD, {AddCredit.TYPE: refuse_all})
+    for _ in range(2):
+        assert refuse(one, encode_frame(AddCredit(1, 2, 3))) == "not this one"
 
 
 @pytest.mark.spec("N1", "N6")
@@ -405,7 +388,7 @@ def test_data_that_would_end_behind_its_segment_comes_step_by_step():
     ids=repr,
 )
 def test_data_with_flags_comes_step_by_step(frame):
-    said = feed(whole_decoder(), write((frame, b"abcd")))
+    said, _ = feed_whole(write((frame, b"abcd")))
     assert [type(part) for part in said] == [Data, Payload]
     assert assemble(said) == [(frame, b"abcd")]
 
@@ -418,8 +401,8 @@ def test_cut_anywhere_it_comes_all_the_same(message):
     wire = write(message, (KeepAlive(), b""), message)
     expected = [message, (KeepAlive(), b""), message]
     for cut in range(len(wire) + 1):
-        one = whole_decoder()
-        assert assemble(feed(one, wire[:cut], wire[cut:])) == expected, f"cut after {cut} bytes"
+        said, one = feed_whole(wire[:cut], wire[cut:])
+        assert assemble(said) == expected, f"cut after {cut} bytes"
         assert one.idle
 
 
@@ -427,7 +410,8 @@ def test_cut_anywhere_it_comes_all_the_same(message):
 @pytest.mark.parametrize("stop_after", range(2 * len(MESSAGES) - len(CONTROL_FRAMES) - 1))
 def test_the_position_is_behind_a_whole_frame(stop_after):
     wire = write(*MESSAGES)
-    one, said, rest = whole_decoder(), [], memoryview(wire)
+    said, rest = [], memoryview(wire)
+    one = whole_decoder(MAX_PAYLOAD, said)
     for at, part in enumerate(one.feed(rest)):
         said.append(part)
         if at == stop_after:
@@ -441,7 +425,7 @@ def test_the_position_is_behind_a_whole_frame(stop_after):
 def test_what_is_no_frame_is_refused_with_the_same_words(wire):
     for before in (b"", encode_frame(AddCredit(1, 2, 3)), write((Data(1, 2, 3, size=4), b"abcd"))):
         with pytest.raises(RemoteProtocolError) as caught:
-            feed(whole_decoder(), before + wire + bytes(100))
+            feed_whole(before + wire + bytes(100))
         assert str(caught.value) == refuse(decoder(), wire + bytes(100))
 
 
@@ -463,5 +447,5 @@ def test_what_is_no_frame_is_refused_with_the_same_words(wire):
 )
 def test_whole_or_not_the_limits_are_the_same(wire):
     with pytest.raises(RemoteProtocolError) as caught:
-        feed(whole_decoder(), wire)
+        feed_whole(wire)
     assert str(caught.value) == refuse(decoder(), wire)

@@ -682,12 +682,14 @@ class Way:
         self.hurried = 0
         self.woken = 0
 
-    def due_locked(self, channel, *, urgent):
+    def due_locked(self, channel, urgent):
         return None
 
     def hurry_locked(self):
         self.hurried += 1
         return self.wake
+
+    rest_locked = hurry_locked
 
     def wake(self):
         self.woken += 1

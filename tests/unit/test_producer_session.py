@@ -685,12 +685,12 @@ def test_a_storm_of_credit_costs_nothing_that_stays():
         side.add(5, b"a", b"b")
         for _ in range(10_000):
             side.credit(5, 1)
-        assert len(side.session._turns) == 1
+        assert len(side.session.turns) == 1
         assert side.session._control == []
         assert short(side.send()) == [(5, b"a"), (5, b"b")]
         for _ in range(10_000):
             side.credit(5, 1)
-        assert len(side.session._turns) == 0
+        assert len(side.session.turns) == 0
 
 
 @pytest.mark.spec("N8")

@@ -304,10 +304,15 @@ class BufferSlice:
 
     def release_locked(self) -> Wake:
         """As `release`, for callers who hold the lock already."""
+        buffer = self.buffer
         if self.released:
-            raise LocalProtocolError(f"a slice of {self.buffer!r} is released twice")
+            raise LocalProtocolError(f"a slice of {buffer!r} is released twice")
         self.released = True
-        return self.buffer.release_locked()
+        owner, segment = buffer.owner, buffer.segment
+        if buffer.references == 1 and owner is not None and segment is not None:  # as `Buffer.release_locked` ends
+            buffer.references = 0
+            return owner.recycle_locked(segment, buffer.channel)
+        return buffer.release_locked()
 
     def retain(self) -> BufferSlice:
         """A second handle on the same bytes, to be released by its own."""

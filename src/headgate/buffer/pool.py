@@ -142,9 +142,10 @@ class LocalPool:
 
     def try_buffer_locked(self, channel: int, overdraft: bool) -> Buffer | None:
         """As `try_request_locked`, but an empty buffer with one reader: what a writer needs for each one it fills."""
-        if self._available and (channel < 0 or self._in_use[channel] < self.max_per_channel):
-            segment: Segment | None = self._available.pop()
-            self._in_use[channel] += 1
+        available, in_use = self._available, self._in_use
+        if available and (channel < 0 or in_use[channel] < self.max_per_channel):
+            segment: Segment | None = available.pop()
+            in_use[channel] += 1
         else:
             segment = self.try_request_locked(channel, overdraft)
         if segment is None:
@@ -202,19 +203,27 @@ class LocalPool:
         in_use[channel] -= 1
         if in_use[channel] < 0:
             raise InvariantViolated(f"{self!r}: {segment!r} came back to channel {channel} twice")
+        if self.held > self.size or self._network.returned:
+            return self._settle_locked(segment)
+        if not self._listeners:
+            self._available.append(segment)
+            return None
+        if not self._available and self._listeners[0][1] < 0:
+            return self._hand_on_locked(segment)
+        self._available.append(segment)
+        return self.serve_locked()
+
+    def _settle_locked(self, segment: Segment) -> Wake:
+        """A segment came back while the pool was shrunk, overdrawn or destroyed, or others that were lent are back."""
         if self.held <= self.size:
-            if self._listeners and not self._available and self._listeners[0][1] < 0 and not self._network.returned:
-                return self._hand_on_locked(segment)
             self._available.append(segment)
             wake = None
-        else:  # shrunk, overdrawn or destroyed
+        else:
             self.held -= 1
             wake = self._network.give_back_locked(segment)
         if self._listeners:
             wake = together(wake, self.serve_locked())
-        if self._network.returned:
-            wake = together(wake, self._network.collect_returned_locked())
-        return wake
+        return together(wake, self._network.collect_returned_locked()) if self._network.returned else wake
 
     def _hand_on_locked(self, segment: Segment) -> Wake:
         """A segment that came back goes to the first who waits, as in `serve_locked`: at a gate, most go this way."""

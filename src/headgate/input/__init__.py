@@ -7,7 +7,7 @@ and, by `waiting`, is where a task waits for input; `reader` turns buffers back 
 from headgate.input.channel import Backoff, ChannelState, ChannelStatistics, InputChannel, LocalSource, Outlet, Source
 from headgate.input.gate import GateStatistics, InputGate
 from headgate.input.reader import ReaderStatistics, RecordReader
-from headgate.input.remote import RemoteChannel, RemoteOutlet
+from headgate.input.remote import RemoteChannel, RemoteOutlet, arrive_run_locked
 from headgate.input.remote_state import RemoteState, RemoteStatistics
 from headgate.input.union import UnionGate
 from headgate.input.waiting import Gate
@@ -30,4 +30,5 @@ __all__ = [
     "RemoteStatistics",
     "Source",
     "UnionGate",
+    "arrive_run_locked",
 ]

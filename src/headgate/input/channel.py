@@ -154,7 +154,11 @@ class Outlet(Protocol):
     """The way to another worker: where credit waits a little, so that it is announced in few messages."""
 
     def hurry_locked(self) -> Wake:
-        """The reader has nothing at hand: what a producer waits for must go now."""
+        """The reader takes the last that it has at hand: what a producer waits for must go now."""
+        ...
+
+    def rest_locked(self) -> Wake:
+        """The reader has nothing at hand: all that waits is to go, after what the network has for it."""
         ...
 
 
@@ -264,7 +268,10 @@ class InputChannel:
 
     def available_locked(self) -> Wake:
         """The producer says that there is something to poll."""
-        return None if self.queued or self.state in _OVER else self._gate.enqueue_locked(self)
+        if self.queued or self.state in _OVER:
+            return None
+        self.queued = True
+        return self._gate.enqueue_locked(self)
 
     def connect_locked(self, source: Source, now_ns: int) -> Wake:
         """The place of the producer is known now."""

@@ -136,10 +136,11 @@ class InputGate(Gate):
         self._union = union
 
     def enqueue_locked(self, channel: InputChannel) -> Wake:
-        """A channel has data and does not stand in the queue."""
-        channel.queued = True
+        """A channel has data, and did not stand in the queue."""
         self._queue.append(channel)
-        return self.wake_reader_locked() if self._union is None else self._union.enqueue_locked(self)
+        if self._union is not None:
+            return self._union.enqueue_locked(self)
+        return None if self._sleeper is None else self.wake_reader_locked()
 
     def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
         """One buffer of the channel whose turn it is."""
@@ -169,21 +170,25 @@ class InputGate(Gate):
             if wake is None:
                 raise
         if self._outlets:
-            wake = together(wake, self.hurry_locked())
+            wake = together(wake, self.rest_locked())
         return None, wake  # a failure comes with the next call, after the wake-ups
 
     def hurry_locked(self) -> Wake:
-        """Let credit that waits for more be announced."""
+        """Let credit that a producer waits for be announced."""
         wake = None
         for outlet in self._outlets:  # mostly one, and mostly in no hurry
             if (hurried := outlet.hurry_locked()) is not None:
                 wake = together(wake, hurried)
         return wake
 
+    def rest_locked(self) -> Wake:
+        """Let all credit that waits for more be announced."""
+        return together(*[outlet.rest_locked() for outlet in self._outlets])
+
     @property
     def asleep(self) -> bool:
         """Whether the reader sleeps: then nobody but whoever makes credit will hurry it."""
-        return (self if self._union is None else self._union).has_sleeper
+        return (self if self._union is None else self._union)._sleeper is not None
 
     def waiting(self) -> tuple[int, int]:
         """Buffers that can be read, and those that wait at the producers; without the lock, true a moment ago."""
@@ -245,7 +250,7 @@ class InputGate(Gate):
         return bool(self._queue)
 
     _end_locked = end_locked
-    _hurry_locked = hurry_locked
+    _rest_locked = rest_locked
     _release_locked = release_channels_locked
     _retry_at_locked = retry_at_locked
     _retry_locked = retry_locked

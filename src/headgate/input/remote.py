@@ -23,18 +23,22 @@ from headgate.record.element import MAX_TASK_EVENT_BYTES
 from headgate.sync import together
 
 if TYPE_CHECKING:
-    from headgate.buffer import LocalPool, NetworkPool, Segment
+    from collections.abc import Callable, Iterable
+
+    from headgate.buffer import BufferOwner, LocalPool, NetworkPool, Segment
     from headgate.ids import PartitionId, SubpartitionIndex
     from headgate.input.channel import Listener, Polled
     from headgate.sync import Lock, Wake
 
-__all__ = ["RemoteChannel", "RemoteOutlet"]
+    Arrival = tuple["RemoteChannel", int, int, memoryview]
+
+__all__ = ["RemoteChannel", "RemoteOutlet", "arrive_run_locked"]
 
 
 class RemoteOutlet(Outlet, Protocol):
     """The way to the producer's worker, as far as a channel knows it."""
 
-    def due_locked(self, channel: RemoteChannel, *, urgent: bool) -> Wake:
+    def due_locked(self, channel: RemoteChannel, urgent: bool) -> Wake:
         """The channel has something to say: let the network thread ask it what, at once or when there is more."""
         ...
 
@@ -56,8 +60,9 @@ class RemoteChannel:
     >>> from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
     >>> from headgate.worker import Environment
     >>> class Recorder:
-    ...     def due_locked(self, channel, *, urgent): print("due:", channel.state.value)
+    ...     def due_locked(self, channel, urgent): print("due:", channel.state.value)
     ...     def hurry_locked(self): return None
+    ...     def rest_locked(self): return None
     >>> with Environment(memory_bytes=2**20) as worker:
     ...     pool, segments = worker.memory.create_pool("gate", required=0), worker.memory.request_exclusive("gate", 2)
     ...     where = PartitionId(JobId("etl"), AttemptId(1), 0, 0, 0), SubpartitionIndex(0)
@@ -173,7 +178,7 @@ class RemoteChannel:
         if self._floating and len(self._own) + len(self._floating) > self.backlog + self.exclusive:
             return self._pool.recycle_locked(self._floating.popleft(), UNCHANNELLED)
         self.unannounced += 1
-        return self._due_locked(urgent=False)
+        return None if self.due and self.unannounced < _ENOUGH_CREDIT else self._due_locked(urgent=False)
 
     def lend_locked(self, buffer: Buffer) -> tuple[memoryview | None, Wake]:
         """See `BufferOwner`: the gate's pool takes the buffer over, if it has another segment to give for it."""
@@ -187,14 +192,18 @@ class RemoteChannel:
 
     def offer_locked(self, segment: Segment) -> tuple[Answer, Wake]:
         """The pool has a floating segment."""
-        missing = self._missing()
+        own, floating = self._own, self._floating
+        missing = self.backlog + self.exclusive - len(own) - len(floating) if self.credited else self._missing()
         if missing <= 0 or self.state is not _RECEIVING:
             self._listening = False
             return _NOT_USED, None
-        self._floating.append(segment)
+        floating.append(segment)
         self.unannounced += 1
         self._listening = missing > 1
-        return _MORE_WANTED if missing > 1 else _ENOUGH, self._due_locked(urgent=not self.credited)
+        answer = _MORE_WANTED if missing > 1 else _ENOUGH
+        if self.due and self.credited and self.unannounced < _ENOUGH_CREDIT:
+            return answer, None
+        return answer, self._due_locked(urgent=not self.credited)
 
     def cancel_locked(self) -> Wake:
         """The pool is gone."""
@@ -212,6 +221,11 @@ class RemoteChannel:
     def starves(self) -> bool:
         """Whether the producer has no credit left, of which there is some to announce."""
         return len(self._own) + len(self._floating) <= self.unannounced or not self.credited
+
+    @property
+    def speaks(self) -> bool:
+        """Whether it has more to say to its producer than credit."""
+        return self.state is not _RECEIVING or bool(self.task_events) or not self.credited
 
     def take_credit_locked(self) -> int:
         """Credit to announce now; it counts as announced from here on."""
@@ -239,19 +253,18 @@ class RemoteChannel:
         """A buffer is complete: `size` bytes in its memory, from `skew` on."""
         if self.state is not _RECEIVING:
             return buffer.give_back_locked()
-        self._came = True
         self.backlog = backlog
-        arrived, listener = self._arrived, self._listener
-        arrived.append(buffer.received(skew, skew + size))
+        self._arrived.append(buffer.received(skew, skew + size))
         # First the reader, who announces what is claimed here when it has read what it has.
-        wake = None
-        if not self.announced:
-            self.announced = True
-            wake = None if listener is None else listener.available_locked()
-        # As `_claim_locked` begins: this is called for every buffer.
-        if self._listening or not self.credited or backlog + self.exclusive <= len(self._own) + len(self._floating):
-            return wake
-        return together(wake, self._due_locked(urgent=False)) if self._claim_locked() else wake
+        wake = self._tell_locked()
+        return together(wake, self._due_locked(urgent=False)) if self.credited and self._claim_locked() else wake
+
+    def _tell_locked(self) -> Wake:
+        """There is something to poll: the reader must know."""
+        if self.announced:
+            return None
+        self.announced = self._came = True
+        return None if self._listener is None else self._listener.available_locked()
 
     def has_room_for_event_locked(self) -> bool:
         """Whether another event may come: they need no credit, so this is their limit. If not, as for segments."""
@@ -262,18 +275,17 @@ class RemoteChannel:
         """An event is complete; with the last one, nothing more needs to be set aside."""
         if self.state is not _RECEIVING:
             return None
-        self._came = True
         self._event_bytes += len(data) + _EVENT_OVERHEAD_BYTES
         event = Buffer.event(data)
         self._arrived.append(BufferSlice(event, event.memory, 0))
-        self.announced = True
+        told = self._tell_locked()
         if last:
             self.state, self.backlog = RemoteState.ENDED, 0
             changed = self._give_back_locked()
         else:
             self.backlog = backlog
             changed = self._due_locked(urgent=False) if self.credited and self._claim_locked() else None
-        return together(changed, self._listener.available_locked() if self._listener is not None else None)
+        return together(changed, told)
 
     def backlog_locked(self, backlog: int) -> Wake:
         """The producer has said how much it has waiting."""
@@ -361,8 +373,9 @@ class RemoteChannel:
             return None
         self.due = True
         # Where a reader sleeps, nobody comes by who would hurry what waits: another thread gave a buffer back.
-        asleep = self._listener is not None and self._listener.asleep
-        return self.outlet.due_locked(self, urgent=urgent or asleep or self.unannounced >= _ENOUGH_CREDIT)
+        listener = self._listener
+        asleep = listener is not None and listener.asleep
+        return self.outlet.due_locked(self, urgent or asleep or self.unannounced >= _ENOUGH_CREDIT)
 
     def _give_back_locked(self) -> Wake:
         own, floating = list(self._own), list(self._floating)
@@ -373,3 +386,42 @@ class RemoteChannel:
         if own:
             wakes.append(self._memory.recycle_exclusive_locked(own))
         return together(*wakes)
+
+
+def arrive_run_locked(run: Iterable[Arrival], wakes: list[Callable[[], object]]) -> int:
+    """Buffers with credit that have come whole, each with its channel, backlog, skew and bytes; how many bytes came.
+
+    For each of them `take_buffer_locked`, the copy, and `arrive_locked`, as one loop: under load all data comes this way.
+    What is for a channel that was released meanwhile is dropped: its producer will be told.
+
+    >>> arrive_run_locked([], wakes=[])
+    0
+    """
+    total = 0
+    for channel, backlog, skew, payload in run:
+        size = len(payload)
+        total += size
+        if channel.state is not _RECEIVING:
+            continue
+        own, floating = channel._own, channel._floating
+        owner: BufferOwner
+        if floating:
+            segment, owner = floating.popleft(), channel._pool
+        elif own:
+            segment, owner = own.popleft(), channel
+        else:
+            raise InvariantViolated(f"{channel}: no segment is set aside for a credit that was announced")
+        buffer = segment.buffer
+        if buffer is None or buffer.owner is not owner:
+            buffer = Buffer.over(segment, owner, UNCHANNELLED)
+        taken = buffer.received(skew, skew + size)
+        taken.memory[:] = payload
+        channel._arrived.append(taken)
+        channel.backlog = backlog
+        if not channel.announced and (wake := channel._tell_locked()) is not None:
+            wakes.append(wake)
+        if channel._listening or backlog + channel.exclusive <= len(own) + len(floating):
+            continue
+        if channel._claim_locked() and (wake := channel._due_locked(urgent=False)) is not None:
+            wakes.append(wake)
+    return total

@@ -90,7 +90,7 @@ class UnionGate(Gate):
             if taken is not None:
                 taken.channel += self._offsets[gate]
                 return taken, wake
-        return None, together(wake, self._hurry_locked())
+        return None, together(wake, self._rest_locked())
 
     def statistics(self) -> tuple[GateStatistics, ...]:
         """The gates at this moment."""
@@ -99,8 +99,8 @@ class UnionGate(Gate):
     def _has_data_locked(self) -> bool:
         return bool(self._queue)
 
-    def _hurry_locked(self) -> Wake:
-        return together(*[gate.hurry_locked() for gate in self.gates])
+    def _rest_locked(self) -> Wake:
+        return together(*[gate.rest_locked() for gate in self.gates])
 
     def _end_locked(self, number: int) -> Wake:
         gate = self._owners[number]

@@ -164,9 +164,9 @@ class Gate(ABC):
                 return
             self._sleeper = waiter = self._sync.waiter()
             until_ns = self._retry_at_locked()
-            hurried = self._hurry_locked()
-        if hurried is not None:
-            hurried()
+            rested = self._rest_locked()
+        if rested is not None:
+            rested()
         if until_ns is None or (deadline_ns is not None and deadline_ns < until_ns):
             until_ns = deadline_ns
         if self._timer is not None:
@@ -196,7 +196,7 @@ class Gate(ABC):
     def _has_data_locked(self) -> bool: ...
 
     @abstractmethod
-    def _hurry_locked(self) -> Wake:
+    def _rest_locked(self) -> Wake:
         """Let credit that waits for more be announced: the reader has nothing at hand."""
 
     @abstractmethod

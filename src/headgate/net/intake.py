@@ -2,8 +2,9 @@
 
 One intake per connection, filled by its pump on the network thread. It touches channels and segments, no session.
 
-Invariants: a payload is copied once, outside the exchange lock; what one read has completed is handed over under one
-lock, in order; a segment that was taken ends in its channel or goes back to its owner.
+Invariants: a payload is copied once; what one read has completed is handed over under one lock, in order, and what came
+whole is copied under it too, for that costs less than a second look; a segment that was taken ends in its channel or
+goes back to its owner.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headgate.errors import ChecksumMismatch, RemoteProtocolError
-from headgate.input import RemoteState
+from headgate.input import RemoteState, arrive_run_locked
 from headgate.record.element import EndOfPartition, encode_event
 from headgate.sync import together
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from headgate.buffer import Buffer
     from headgate.input import RemoteChannel
     from headgate.sync import Lock, Wake
-    from headgate.wire import Data, DataRun, Payload
+    from headgate.wire import Arrived, Data, Payload
 
     Call = Callable[[], object]
 
@@ -95,35 +96,16 @@ class Intake:
         finally:
             self._lock.release()
 
-    def take_run(self, channels: list[RemoteChannel], run: DataRun) -> None:
-        """Plain buffers with credit, one for each of the channels: find their places, copy them, hand them over.
-
-        This is `begin`, `fill` and `hand_over` for many at once: under load, all data comes this way.
-        """
-        lock = self._lock
-        lock.acquire()
-        try:
-            # Who is not receiving was released meanwhile: the producer will be told.
-            places = [one.take_buffer_locked() if one.state is _RECEIVING else None for one in channels]
-        finally:
-            lock.release()
-        for (_, _, _, skew, payload), buffer in zip(run, places, strict=False):
-            if buffer is not None:
-                buffer.memory[skew : skew + len(payload)] = payload
+    def take_run(self, run: list[Arrived[RemoteChannel]]) -> None:
+        """Plain buffers with credit that have come whole: this is `begin`, `fill` and `hand_over` for many at once."""
         wakes: list[Call] = []
-        lock.acquire()
+        self._lock.acquire()
         try:
             self._hand_over_locked(wakes)  # what came before
-            for channel, buffer, (_, _, backlog, skew, payload) in zip(channels, places, run, strict=False):
-                if buffer is not None:
-                    size = len(payload)
-                    self.buffers += 1
-                    self.bytes += size
-                    wake = channel.arrive_locked(buffer, size, skew, backlog)
-                    if wake is not None:
-                        wakes.append(wake)
+            self.bytes += arrive_run_locked(run, wakes)
+            self.buffers += len(run)
         finally:
-            lock.release()
+            self._lock.release()
         for wake in wakes:
             wake()
 

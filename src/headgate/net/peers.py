@@ -61,7 +61,7 @@ class Peer:
 
     # Called by tasks.
 
-    def due_locked(self, channel: RemoteChannel, *, urgent: bool) -> Wake:
+    def due_locked(self, channel: RemoteChannel, urgent: bool) -> Wake:
         """A channel has something to say; see `RemoteOutlet`."""
         self._due[channel] = None
         self._channels[channel] = None
@@ -76,15 +76,20 @@ class Peer:
                 return self._hurry_locked()
         return None
 
-    def _hurry_locked(self) -> Wake:
-        if self._retired:
-            return together(*[one.schedule_locked() for one in self._retired], self._hurry_current_locked())
-        return self._hurry_current_locked()
+    def rest_locked(self) -> Wake:
+        """All that waits goes with the next turn of the network, after what has come."""
+        return self._hurry_locked(urgent=False) if self._due else None
 
-    def _hurry_current_locked(self) -> Wake:
+    def _hurry_locked(self, *, urgent: bool = True) -> Wake:
+        if self._retired:
+            before = [one.schedule_locked(urgent=urgent) for one in self._retired]
+            return together(*before, self._hurry_current_locked(urgent=urgent))
+        return self._hurry_current_locked(urgent=urgent)
+
+    def _hurry_current_locked(self, *, urgent: bool) -> Wake:
         connection = self.connection
         if connection is not None and connection.usable:
-            return connection.schedule_locked()
+            return connection.schedule_locked(urgent=urgent)
         if self._scheduled:
             return None
         self._scheduled = True
@@ -152,16 +157,21 @@ class Peer:
 
     def say_locked(self, connection: Connection) -> None:
         """Let the channels that are due speak, if it is this connection that carries them or will."""
+        if not self._due:
+            return
         if self._retired:
             due = [channel for channel in self._due if self._carrier_locked(channel) is connection]
         elif connection is self.connection:
             due = list(self._due)
         else:
             return
-        for channel in due:
-            del self._due[channel]
-            if connection.pump.say_locked(channel):
-                self._channels.pop(channel, None)
+        if len(due) == len(self._due):
+            self._due.clear()
+        else:
+            for channel in due:
+                del self._due[channel]
+        for channel in connection.pump.say_locked(due):
+            self._channels.pop(channel, None)
 
     def _carrier_locked(self, channel: RemoteChannel) -> Connection | None:
         for one in self._retired:

@@ -30,9 +30,7 @@ from headgate.wire import (
     CancelRequest,
     ConsumerSession,
     ConsumerStream,
-    CreditRun,
     Data,
-    DataRun,
     Decoder,
     Frame,
     Outgoing,
@@ -42,14 +40,16 @@ from headgate.wire import (
     RequestPartition,
     SendTaskEvent,
 )
+from headgate.wire.codec import CREDIT_FRAME
 from headgate.wire.decoder import MAX_CONTROL_BYTES
 from headgate.wire.states import ConsumerState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from headgate.net.exchange import Exchange
     from headgate.sync import Wake
+    from headgate.wire.producer import ProducerStream
     from headgate.wire.supply import WakeLocked
 
 __all__ = ["Pump"]
@@ -89,8 +89,9 @@ class Pump:
         )
         self.consumer: ConsumerSession[RemoteChannel] = ConsumerSession()
         # Without credit there may be no place for a payload, and with a checksum it must be looked at.
-        whole_bytes = exchange.segment_size if exchange.credited and exchange.checksum is None else 0
-        self._decoder = Decoder(max(exchange.segment_size, MAX_CONTROL_BYTES), whole_bytes=whole_bytes)
+        plain = exchange.credited and exchange.checksum is None
+        runs = {AddCredit.TYPE: self._on_credit_run, Data.TYPE: self._on_data_run} if plain else None
+        self._decoder = Decoder(max(exchange.segment_size, MAX_CONTROL_BYTES), runs)
         self.channels: dict[RemoteChannel, ConsumerStream[RemoteChannel]] = {}
         self._intake = Intake(exchange.lock, exchange.segment_size, exchange.checksum)
         self.accepting = True  # the peer may request
@@ -130,46 +131,33 @@ class Pump:
             RemoteProtocolError: the peer broke the protocol.
         """
         decoder = self._decoder
-        granted = CreditRun()
         try:
             for item in decoder.feed(data):
-                if type(item) is DataRun:
-                    self.items_in += len(item)
-                    self._on_data_run(item)
-                elif type(item) is CreditRun:
-                    self.items_in += len(item)
-                    granted += item
-                else:
-                    self.items_in += 1
-                    self._settle(granted)
-                    if not self._on_item(item, other):  # type: ignore[arg-type]  # it is no run
-                        return bytes(data[decoder.position :])
+                self.items_in += 1
+                if not self._on_item(item, other):
+                    return bytes(data[decoder.position :])
         finally:
-            self._settle(granted)
+            self._intake.hand_over()
         return None
 
-    def _on_data_run(self, run: DataRun) -> None:
-        """Plain data: what is as expected goes the short way, and the first that is not, the long one."""
-        while run:
-            channels = self.consumer.on_data_run(run)
-            if channels:
-                self._intake.take_run(channels, run)
-            run = DataRun(run[len(channels) :])
-            if run:
-                receiver, sequence, backlog, skew, payload = run.pop(0)
-                self._begin(Data(receiver, sequence, backlog, len(payload), skew))
-                self._intake.fill(Payload(payload, last=True))
+    def _on_data_run(self, data: memoryview, position: int) -> int:
+        run, stop = self.consumer.on_data_run(data, position, self._exchange.segment_size)
+        if run:
+            self.items_in += len(run)
+            self._intake.take_run(run)
+        return stop
 
-    def _settle(self, granted: CreditRun) -> None:
-        """Hand over what is complete, and the credit that came meanwhile: each under one lock."""
+    def _on_credit_run(self, data: memoryview, position: int) -> int:
         self._intake.hand_over()
-        if granted:
-            run = CreditRun(granted)
-            granted.clear()
-            with self._lock:
-                wake = self.producer.on_credit_locked(run)
-            if wake is not None:
-                wake()
+        self._lock.acquire()  # see the note on locks in `sync`
+        try:
+            stop, wake = self.producer.on_credit_run_locked(data, position)
+        finally:
+            self._lock.release()
+        self.items_in += (stop - position) // CREDIT_FRAME.size
+        if wake is not None:
+            wake()
+        return stop
 
     def _on_item(self, item: Frame | Payload, other: Callable[[Frame], object]) -> bool:
         """Any other frame, or a piece of a payload. Whether reading may go on."""
@@ -179,6 +167,7 @@ class Pump:
         elif type(item) is Data:
             return self._begin(item)
         else:
+            self._intake.hand_over()
             self._on_frame(item, other)  # type: ignore[arg-type]
         return True
 
@@ -195,9 +184,9 @@ class Pump:
         match frame:
             case RequestPartition():
                 wake = self._on_request(frame)
-            case AddCredit(receiver, attempt, credit):  # one that was cut in two, or came with checksums
+            case AddCredit():  # one that was cut in two
                 with self._lock:
-                    wake = self.producer.on_credit_locked(CreditRun([(receiver, attempt, credit)]))
+                    wake = self.producer.on_credit_locked(frame)
             case AnnounceBacklog():
                 stream = self.consumer.on_backlog(frame)
                 with self._lock:
@@ -272,10 +261,22 @@ class Pump:
         sending.owners[:0] = [None] * len(control)
         return sending, wake
 
-    def say_locked(self, channel: RemoteChannel) -> bool:
-        """Say for a channel what it is due to say. Whether that was its last."""
-        channel.due = False
-        stream = self.channels.get(channel)
+    def say_locked(self, due: Iterable[RemoteChannel]) -> list[RemoteChannel]:
+        """Say for these channels what they are due to say. For which of them that was the last."""
+        over: list[RemoteChannel] = []
+        channels, grant = self.channels, self.consumer.grant
+        for channel in due:
+            channel.due = False
+            stream, credit = channels.get(channel), channel.unannounced
+            if not credit or stream is None or channel.speaks or stream.state is not _RECEIVING:
+                if self._say_all_locked(channel, stream):
+                    over.append(channel)
+            else:  # as most do: there is credit, and nothing else
+                channel.unannounced = 0
+                grant(stream, credit)
+        return over
+
+    def _say_all_locked(self, channel: RemoteChannel, stream: ConsumerStream[RemoteChannel] | None) -> bool:
         if stream is None and channel.asks and channel.state is RemoteState.REQUESTING:
             stream = self.consumer.request(channel.partition, channel.subpartition, channel.credit, channel)
             self.channels[channel] = stream

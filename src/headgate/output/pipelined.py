@@ -117,7 +117,9 @@ class PipelinedSubpartition:
         self._queue.append(reader)
         if reader.buffer.kind is _DATA:
             self.backlog += 1
-        return None if self.announced else self.announce_locked()
+        if self.announced or self._listener is None:
+            return None
+        return self.announce_locked()
 
     def _refuse_locked(self, reader: BufferReader) -> Wake:
         if self.state is SubpartitionState.FINISHED:

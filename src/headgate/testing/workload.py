@@ -253,7 +253,7 @@ class ConsumerTask(Task):
                 return
             gate._sleeper = self._asleep = SimWaiter(self.wake)
             retry_at_ns = gate._retry_at_locked()
-            hurried = gate._hurry_locked()
+            hurried = gate._rest_locked()
         if hurried is not None:
             hurried()
         if retry_at_ns is not None:

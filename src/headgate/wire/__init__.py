@@ -6,9 +6,9 @@ of their flow control.
 """
 
 from headgate.wire.codec import decode_frame, encode_frame
-from headgate.wire.consumer import ConsumerSession, ConsumerStream
+from headgate.wire.consumer import Arrived, ConsumerSession, ConsumerStream
 from headgate.wire.credit import Book, Ledger
-from headgate.wire.decoder import CreditRun, DataRun, Decoder, Payload
+from headgate.wire.decoder import Decoder, Payload
 from headgate.wire.frames import (
     CONNECTION,
     AddCredit,
@@ -29,14 +29,13 @@ __all__ = [
     "CONNECTION",
     "AddCredit",
     "AnnounceBacklog",
+    "Arrived",
     "Book",
     "CancelRequest",
     "Close",
     "ConsumerSession",
     "ConsumerStream",
-    "CreditRun",
     "Data",
-    "DataRun",
     "Decoder",
     "Frame",
     "KeepAlive",

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 __all__ = [
     "CHECKSUM_FLAG",
     "CREDIT_FRAME",
-    "DATA_HEAD",
     "EVENT_FLAG",
     "LAST_FLAG",
+    "PLAIN_DATA",
     "PREFIX",
     "data_head_bytes",
     "decode_data",
@@ -52,12 +52,13 @@ PREFIX: Final = struct.Struct("<IBB")
 
 _REQUEST = struct.Struct("<IIIIIIIB")  # receiver, attempt, vertex, output, subtask, subpartition, credit, job bytes
 _CREDIT = struct.Struct("<III")  # receiver, attempt, credit
-CREDIT_FRAME: Final = struct.Struct("<IBBIII")
-"""All of an `AddCredit` frame: the prefix, receiver, attempt, credit."""
+CREDIT_FRAME: Final = struct.Struct("<IHIII")
+"""All of an `AddCredit` frame: length, type and no flags as one number, receiver, attempt, credit."""
 _CHANNEL = struct.Struct("<II")  # receiver, attempt
 _DATA = struct.Struct("<IIIB")  # receiver, sequence, backlog, skew
-DATA_HEAD: Final = struct.Struct("<IBBIIIB")
-"""A `Data` frame up to its payload, or its checksum: the prefix, receiver, sequence, backlog, skew."""
+_DATA_HEAD: Final = struct.Struct("<IBBIIIB")  # the prefix, receiver, sequence, backlog, skew
+PLAIN_DATA: Final = struct.Struct("<IHIIIB")
+"""A `Data` frame without flags up to its payload: length, type and no flags as one number, and what `Data` has."""
 _CHECKSUM = struct.Struct("<I")
 _BACKLOG = struct.Struct("<II")  # receiver, backlog
 _ERROR = struct.Struct("<IH")  # receiver, code
@@ -120,9 +121,9 @@ def encode_data_head(  # noqa: PLR0917 - by position, for it is called once per 
         raise LocalProtocolError(f"a payload of {size} bytes at {skew}")
     try:
         if checksum is None:
-            return DATA_HEAD.pack(2 + _DATA.size + size, Data.TYPE, flags, receiver, sequence, backlog, skew)
+            return _DATA_HEAD.pack(2 + _DATA.size + size, Data.TYPE, flags, receiver, sequence, backlog, skew)
         flags |= CHECKSUM_FLAG
-        head = DATA_HEAD.pack(6 + _DATA.size + size, Data.TYPE, flags, receiver, sequence, backlog, skew)
+        head = _DATA_HEAD.pack(6 + _DATA.size + size, Data.TYPE, flags, receiver, sequence, backlog, skew)
         return head + _CHECKSUM.pack(checksum)
     except struct.error as error:
         raise LocalProtocolError(f"data for receiver {receiver}: {error}") from error
@@ -137,7 +138,7 @@ def encode_credit(receiver: int, attempt: int, credit: int) -> bytes:
     if not 1 <= credit <= MAX_CREDIT:
         raise LocalProtocolError(f"a credit of {credit}")
     try:
-        return CREDIT_FRAME.pack(2 + _CREDIT.size, AddCredit.TYPE, 0, receiver, attempt, credit)
+        return CREDIT_FRAME.pack(2 + _CREDIT.size, AddCredit.TYPE, receiver, attempt, credit)
     except struct.error as error:
         raise LocalProtocolError(f"credit for receiver {receiver}: {error}") from error
 

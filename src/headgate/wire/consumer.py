@@ -13,22 +13,37 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from headgate.errors import LocalProtocolError, RemoteProtocolError
-from headgate.wire.codec import encode_credit, encode_frame
+from headgate.wire.codec import CREDIT_FRAME, PLAIN_DATA, encode_frame
 from headgate.wire.credit import Book
-from headgate.wire.frames import CONNECTION, CancelRequest, RequestPartition, SendTaskEvent
+from headgate.wire.frames import (
+    ALIGNMENT,
+    CONNECTION,
+    MAX_BACKLOG,
+    AddCredit,
+    CancelRequest,
+    Data,
+    RequestPartition,
+    SendTaskEvent,
+)
 from headgate.wire.states import CONSUMER_STEPS, ConsumerState, ConsumerStep, step
 
 if TYPE_CHECKING:
     from headgate.ids import PartitionId, SubpartitionIndex
-    from headgate.wire.decoder import DataRun
-    from headgate.wire.frames import AnnounceBacklog, Data, ReportError
+    from headgate.wire.frames import AnnounceBacklog, ReportError
 
-__all__ = ["ConsumerSession", "ConsumerStream"]
+__all__ = ["Arrived", "ConsumerSession", "ConsumerStream"]
 
 T = TypeVar("T")
 
+Arrived = tuple[T, int, int, memoryview]
+"""A plain buffer that has come whole: the target of its stream, the backlog behind it, its skew, its bytes."""
+
 _RECEIVING = ConsumerState.RECEIVING
 _SEQUENCE_MASK: Final = 0xFFFF_FFFF
+_PLAIN: Final = Data.TYPE  # and no flags
+_LENGTH_BYTES: Final = 4
+_HEAD_BYTES: Final = PLAIN_DATA.size
+_CREDIT_LENGTH: Final = CREDIT_FRAME.size - _LENGTH_BYTES
 
 
 class ConsumerStream(Generic[T]):
@@ -41,11 +56,12 @@ class ConsumerStream(Generic[T]):
     (<ConsumerState.RECEIVING: 1>, 2)
     """
 
-    __slots__ = ("book", "expected", "partition", "receiver", "state", "target")
+    __slots__ = ("attempt", "book", "expected", "partition", "receiver", "state", "target")
 
     def __init__(self, receiver: int, partition: PartitionId, credit: int | None, target: T) -> None:
         self.receiver = receiver
         self.partition = partition
+        self.attempt = partition.attempt
         self.target = target
         self.state = ConsumerState.RECEIVING
         self.book = None if credit is None else Book(credit)  # None: the producer sends without credit
@@ -116,7 +132,7 @@ number 1, received 7
         if stream.state is not _RECEIVING:
             stream.move(ConsumerStep.CREDIT, ours=True)
         stream.book.promise(credit)
-        self._to_send.append(encode_credit(stream.receiver, stream.partition.attempt, credit))
+        self._to_send.append(CREDIT_FRAME.pack(_CREDIT_LENGTH, AddCredit.TYPE, stream.receiver, stream.attempt, credit))
 
     def send_task_event(self, stream: ConsumerStream[T], event: bytes) -> None:
         """Send an event against the stream, to the task that produces."""
@@ -158,23 +174,38 @@ number 1, received 7
             stream.move(ConsumerStep.DATA, ours=False)
         return stream
 
-    def on_data_run(self, run: DataRun) -> list[T]:
-        """As `on_data`, for the frames of a run up to the first that is not what its stream expects, or has no credit.
+    def on_data_run(self, data: memoryview, position: int, max_bytes: int) -> tuple[list[Arrived[T]], int]:
+        """As `on_data`, for all plain frames that lie whole in `data` from `position` on; and where they end.
 
-        The targets of these: as many as were counted.
+        The run ends before the first that is anything else: not whole, with flags, too long for a segment of
+        `max_bytes`, not what its stream expects, or without credit.
         """
-        streams, targets = self.streams, []
-        for receiver, sequence, _, _, _ in run:
+        run: list[Arrived[T]] = []
+        streams, unpack, end = self.streams, PLAIN_DATA.unpack_from, len(data)
+        last = end - _HEAD_BYTES
+        while position <= last:
+            length, kind, receiver, sequence, backlog, skew = unpack(data, position)
+            start, stop = position + _HEAD_BYTES, position + _LENGTH_BYTES + length
             stream = streams.get(receiver)
-            if stream is None or sequence != stream.expected or stream.state is not _RECEIVING:
+            if (
+                stop > end
+                or kind != _PLAIN
+                or stream is None
+                or stream.expected != sequence
+                or stream.state is not _RECEIVING
+                or not 0 <= stop - start <= max_bytes - skew
+                or skew >= ALIGNMENT
+                or backlog > MAX_BACKLOG
+            ):
                 break
             book = stream.book
             if book is None or book.received >= book.promised:
                 break
             book.received += 1
             stream.expected = (sequence + 1) & _SEQUENCE_MASK
-            targets.append(stream.target)
-        return targets
+            run.append((stream.target, backlog, skew, data[start:stop]))
+            position = stop
+        return run, position
 
     def on_backlog(self, frame: AnnounceBacklog) -> ConsumerStream[T]:
         """The producer has buffers waiting and no credit."""

@@ -38,11 +38,12 @@ class Ledger:
 
     def grant(self, credit: int) -> None:
         """The receiver set more buffers aside."""
+        granted = self.granted + credit
         if credit < 1:
             raise RemoteProtocolError(f"a credit of {credit}")
-        if self.available + credit > MAX_CREDIT:
+        if granted - self.sent > MAX_CREDIT:
             raise RemoteProtocolError(f"a credit of {credit} on top of {self.available}: the limit is {MAX_CREDIT}")
-        self.granted += credit
+        self.granted = granted
 
     def spend(self) -> None:
         """A buffer is sent."""
@@ -74,9 +75,10 @@ class Book:
 
     def promise(self, credit: int) -> None:
         """More buffers were set aside, and the sender is about to be told."""
-        if credit < 1 or self.outstanding + credit > MAX_CREDIT:
+        promised = self.promised + credit
+        if credit < 1 or promised - self.received > MAX_CREDIT:
             raise InvariantViolated(f"a credit of {credit} is announced on top of {self.outstanding}")
-        self.promised += credit
+        self.promised = promised
 
     def receive(self) -> None:
         """A buffer arrives: it fills one that was promised."""

@@ -10,50 +10,31 @@ is kept between calls; after an error every call raises it again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headgate.errors import RemoteProtocolError
-from headgate.wire.codec import CREDIT_FRAME, DATA_HEAD, PREFIX, data_head_bytes, decode_data, decode_frame
-from headgate.wire.frames import ALIGNMENT, MAX_BACKLOG, MAX_CREDIT, AddCredit, Data, Frame
+from headgate.wire.codec import PREFIX, data_head_bytes, decode_data, decode_frame
+from headgate.wire.frames import Data, Frame
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-__all__ = ["MAX_CONTROL_BYTES", "CreditRun", "DataRun", "Decoder", "Payload"]
+__all__ = ["MAX_CONTROL_BYTES", "Decoder", "Payload", "Run"]
 
 MAX_CONTROL_BYTES: Final = 8 * 1024
 """Most bytes of a frame that is not `Data`."""
 
 _LENGTH_BYTES = 4
 _PREFIX_BYTES = PREFIX.size
-_PLAIN_DATA_BYTES = DATA_HEAD.size
-_DATA_TYPE = Data.TYPE
-_CREDIT_BYTES = CREDIT_FRAME.size
-_CREDIT_LENGTH = _CREDIT_BYTES - _LENGTH_BYTES
-_CREDIT_TYPE = AddCredit.TYPE
 
 
-class DataRun(list[tuple[int, int, int, int, memoryview]]):
-    """`Data` frames without flags, one behind the other, each with all of its payload.
+Run = Callable[[memoryview, int], int]
+"""Takes the frames of one kind that lie whole in what was fed, from a place on; where it stopped, perhaps there.
 
-    Of each: receiver, sequence, backlog, skew, payload. Under load nearly all frames are of this kind, and a bare tuple
-    for each, handed over together, is what costs least.
-
-    >>> DataRun([(5, 0, 0, 0, memoryview(b"..."))])[0][:2]
-    (5, 0)
-    """
-
-    __slots__ = ()
-
-
-class CreditRun(list[tuple[int, int, int]]):
-    """`AddCredit` frames, one behind the other. Of each: receiver, attempt, credit.
-
-    >>> CreditRun([(5, 1, 3)])
-    [(5, 1, 3)]
-    """
-
-    __slots__ = ()
+Under load nearly all frames are data or credit that came whole: they cost least if one loop reads, checks and counts
+them. What a run leaves, the decoder takes apart itself.
+"""
 
 
 class Payload(NamedTuple):
@@ -83,12 +64,12 @@ class Decoder:
         "_max_payload_bytes",
         "_owes_empty",
         "_payload_left",
-        "_whole_bytes",
+        "_runs",
         "position",
     )
 
-    def __init__(self, max_payload_bytes: int, *, whole_bytes: int = 0) -> None:
-        self._whole_bytes = whole_bytes  # yield runs, with payloads that end within so many bytes; 0: no runs
+    def __init__(self, max_payload_bytes: int, runs: Mapping[int, Run] | None = None) -> None:
+        self._runs = {} if runs is None else runs  # by the type of their frames
         self._max_payload_bytes = max_payload_bytes
         self._max_bytes = max(2 + data_head_bytes(0xFF) + max_payload_bytes, MAX_CONTROL_BYTES)
         self._head = bytearray()  # of a frame that is not complete: all of a small one, or the head of `Data`
@@ -103,7 +84,7 @@ class Decoder:
         """Whether the stream stands between two frames: the only place where it may end."""
         return not self._head and not self._payload_left and not self._owes_empty
 
-    def feed(self, data: memoryview) -> Iterator[Frame | Payload | DataRun | CreditRun]:
+    def feed(self, data: memoryview) -> Iterator[Frame | Payload]:
         """The frames, and pieces of payloads, that these bytes complete.
 
         Consume it all before the next call, or stop and begin that call at `position`.
@@ -126,12 +107,10 @@ class Decoder:
                     self.position = position = stop
                     yield Payload(piece, not left)
                     continue
-                if self._whole_bytes and not head and end - position >= _CREDIT_BYTES:
-                    credits_first = data[position + 4] == _CREDIT_TYPE
-                    run = self._credit_run(data, position) if credits_first else self._data_run(data, position)
-                    if run:
-                        position = self.position
-                        yield run
+                if not head and end - position >= _PREFIX_BYTES:
+                    run = self._runs.get(data[position + _LENGTH_BYTES])
+                    if run is not None and (stop := run(data, position)) > position:
+                        self.position = position = stop
                         continue
                 stop = min(end, position + self._needed() - len(head))
                 head += data[position:stop]
@@ -152,39 +131,6 @@ class Decoder:
         except RemoteProtocolError as error:
             self._error = str(error)  # not the error: its traceback would keep what was fed
             raise
-
-    def _data_run(self, data: memoryview, position: int) -> DataRun:
-        """The plain data that lies whole in what was fed, from `position` on; what is anything else ends the run."""
-        run, last, most, unpack = DataRun(), len(data) - _PLAIN_DATA_BYTES, self._whole_bytes, DATA_HEAD.unpack_from
-        while position <= last:
-            length, kind, flags, receiver, sequence, backlog, skew = unpack(data, position)
-            start, stop = position + _PLAIN_DATA_BYTES, position + _LENGTH_BYTES + length
-            payload = data[start:stop]
-            if (
-                kind != _DATA_TYPE
-                or flags
-                or not 0 <= stop - start == len(payload) <= most - skew  # cut off, or too long for a segment
-                or skew >= ALIGNMENT
-                or backlog > MAX_BACKLOG
-            ):
-                break
-            run.append((receiver, sequence, backlog, skew, payload))
-            position = stop
-        if run:
-            self.position = position
-        return run
-
-    def _credit_run(self, data: memoryview, position: int) -> CreditRun:
-        """As `_data_run`, for credit."""
-        run = CreditRun()
-        stop = len(data) - (len(data) - position) % _CREDIT_BYTES
-        for length, kind, flags, receiver, attempt, credit in CREDIT_FRAME.iter_unpack(data[position:stop]):
-            if kind != _CREDIT_TYPE or length != _CREDIT_LENGTH or flags or not 1 <= credit <= MAX_CREDIT:
-                break
-            run.append((receiver, attempt, credit))
-        if run:
-            self.position = position + len(run) * _CREDIT_BYTES
-        return run
 
     def _needed(self) -> int:
         """How long the head must be to go on, by what is known of it: length, prefix, then all before a payload."""

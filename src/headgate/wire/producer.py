@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING, Final
 from headgate.buffer import Kind
 from headgate.errors import Cancelled, HeadgateError, PartitionNotFound, ProducerFailed, RemoteProtocolError
 from headgate.sync import together
-from headgate.wire.codec import EVENT_FLAG, LAST_FLAG, encode_data_head, encode_frame
+from headgate.wire.codec import CREDIT_FRAME, EVENT_FLAG, LAST_FLAG, PLAIN_DATA, encode_data_head, encode_frame
 from headgate.wire.credit import Ledger
 from headgate.wire.frames import (
     ALIGNMENT,
     MAX_BACKLOG,
+    MAX_CREDIT,
     MAX_ERROR_TEXT_BYTES,
     AddCredit,
     AnnounceBacklog,
     CancelRequest,
+    Data,
     ReportError,
     RequestPartition,
     SendTaskEvent,
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
 
     from headgate.buffer import BufferSlice
     from headgate.sync import Wake
-    from headgate.wire.decoder import CreditRun
     from headgate.wire.frames import Frame
     from headgate.wire.supply import Supply, WakeLocked
 
@@ -47,6 +48,11 @@ __all__ = ["ProducerSession", "ProducerStream", "error_frame"]
 _DATA = Kind.DATA
 _SENDING = ProducerState.SENDING
 _SEQUENCE_MASK: Final = 0xFFFF_FFFF
+_PLAIN: Final = Data.TYPE  # and no flags
+_CREDIT: Final = AddCredit.TYPE
+_LENGTH_BYTES: Final = 4
+_HEAD_LENGTH: Final = PLAIN_DATA.size - _LENGTH_BYTES
+_CREDIT_LENGTH: Final = CREDIT_FRAME.size - _LENGTH_BYTES
 _ENOUGH_TURNS: Final = 8  # streams with something to send, so that waiting for more does not pay
 _MAX_FRUITLESS: Final = 100_000  # requests of one connection that ended before anything was sent
 
@@ -90,9 +96,26 @@ class ProducerStream:
     def __str__(self) -> str:
         return f"receiver {self.receiver} of partition {self.request.partition}"
 
+    @property
+    def has_turn(self) -> bool:
+        """Whether it would send what it has: not without credit, once the consumer knows that it waits."""
+        ledger, supply = self.ledger, self.supply
+        if ledger is None or ledger.sent < ledger.granted or not self.told_backlog:
+            return True
+        return supply is None or not supply.next_is_data
+
     def available_locked(self) -> Wake:
-        """The subpartition has something, or has failed."""
-        return self.session.enqueue_locked(self)
+        """The subpartition has something, or has failed, or there is credit for it: it takes its turn, once."""
+        supply, session = self.supply, self.session
+        if self.queued or supply is None or self.state is not _SENDING or not self.has_turn:
+            return None
+        self.queued = True
+        turns = session.turns
+        turns.append(self)
+        # Who is not the first relies on the call of the first.
+        if supply.pressing or len(turns) == _ENOUGH_TURNS:
+            return session.wake_locked(urgent=True)
+        return session.wake_locked(urgent=False) if len(turns) == 1 else None
 
     def move(self, what: ProducerStep, *, ours: bool) -> None:
         """Take a step of the table."""
@@ -122,11 +145,12 @@ class ProducerSession:
     ) -> None:
         self.streams: dict[int, ProducerStream] = {}
         self._max_streams = max_streams
-        self._wake_locked = wake_locked
+        self.wake_locked = wake_locked
         self._checksum = checksum
         self._last_receiver = -1
         self._fruitless = 0
-        self._turns: deque[ProducerStream] = deque()
+        self.turns: deque[ProducerStream] = deque()
+        """Streams that have something to send."""
         self._control: list[bytes] = []  # to send before any data
         self.buffers_out = 0
         self.bytes_out = 0
@@ -139,7 +163,7 @@ class ProducerSession:
     @property
     def has_work(self) -> bool:
         """Whether there may be something to send."""
-        return bool(self._turns or self._control)
+        return bool(self.turns or self._control)
 
     # What the peer does.
 
@@ -155,22 +179,34 @@ class ProducerSession:
         self.streams[frame.receiver] = stream = ProducerStream(self, frame)
         return stream
 
-    def on_credit_locked(self, run: CreditRun) -> Wake:
-        """More buffers are set aside for channels."""
-        waiting, pressing = len(self._turns), False
-        for receiver, attempt, credit in run:
+    def on_credit_locked(self, frame: AddCredit) -> Wake:
+        """More buffers are set aside for a channel."""
+        return self._granted_locked(frame.receiver, frame.attempt, frame.credit)
+
+    def on_credit_run_locked(self, data: memoryview, position: int) -> tuple[int, Wake]:
+        """As `on_credit_locked`, for all such frames that lie whole in `data` from `position` on; where they end."""
+        wakes: list[Wake] = []
+        stop = len(data) - (len(data) - position) % CREDIT_FRAME.size
+        for length, kind, receiver, attempt, credit in CREDIT_FRAME.iter_unpack(data[position:stop]):
+            if kind != _CREDIT or length != _CREDIT_LENGTH or not 1 <= credit <= MAX_CREDIT:
+                break
+            wake = self._granted_locked(receiver, attempt, credit)
+            if wake is not None:
+                wakes.append(wake)
+            position += CREDIT_FRAME.size
+        return position, together(*wakes) if wakes else None
+
+    def _granted_locked(self, receiver: int, attempt: int, credit: int) -> Wake:
+        stream = self.streams.get(receiver)
+        if stream is None or stream.attempt != attempt:
             stream = self._stream(AddCredit, receiver, attempt)
-            if stream.state is not _SENDING:
-                stream.move(ProducerStep.CREDIT, ours=False)
-            ledger, supply = stream.ledger, stream.supply
-            if ledger is None:
-                raise RemoteProtocolError(f"{stream}: credit, where there is none")
-            ledger.grant(credit)
-            if supply is not None and supply.announced and not stream.queued and stream.state is _SENDING:
-                stream.queued = True
-                self._turns.append(stream)
-                pressing = pressing or supply.pressing
-        return self._hurry_locked(pressing=pressing) if len(self._turns) > waiting else None
+        if stream.state is not _SENDING:
+            stream.move(ProducerStep.CREDIT, ours=False)
+        ledger, supply = stream.ledger, stream.supply
+        if ledger is None:
+            raise RemoteProtocolError(f"{stream}: credit, where there is none")
+        ledger.grant(credit)
+        return stream.available_locked() if supply is not None and supply.announced else None
 
     def on_cancel_locked(self, frame: CancelRequest) -> tuple[ProducerStream, Wake]:
         """The consumer wants no more, or has read the end; the caller releases the subpartition."""
@@ -195,24 +231,12 @@ class ProducerSession:
     def accept_locked(self, stream: ProducerStream, supply: Supply) -> Wake:
         """The stream reads this subpartition from now on."""
         stream.supply = supply
-        return self.enqueue_locked(stream) if supply.announced else None
+        return stream.available_locked() if supply.announced else None
 
     def fail_locked(self, stream: ProducerStream, error: HeadgateError) -> Wake:
         """Tell the consumer that there is nothing (more), and why."""
         stream.move(ProducerStep.ERROR, ours=True)
         return self._say_locked(error_frame(stream.receiver, error))
-
-    def enqueue_locked(self, stream: ProducerStream) -> Wake:
-        """A stream may have something to send: it takes its place in the queue, once."""
-        supply = stream.supply
-        if stream.queued or supply is None or stream.state is not _SENDING or not _has_turn(stream, supply):
-            return None
-        stream.queued = True
-        self._turns.append(stream)
-        return self._hurry_locked(pressing=supply.pressing)
-
-    def _hurry_locked(self, *, pressing: bool) -> Wake:
-        return self._wake_locked(urgent=pressing or len(self._turns) >= _ENOUGH_TURNS)
 
     # Sending.
 
@@ -225,15 +249,14 @@ class ProducerSession:
         owners: list[BufferSlice | None] = [None] * len(pieces)
         self._control.clear()
         wakes: list[Wake] = []
-        turns, checksum = self._turns, self._checksum
+        turns, checksum, pack = self.turns, self._checksum, PLAIN_DATA.pack
         sent_buffers = sent_bytes = 0
         while turns and sent_bytes < room_bytes:
             stream = turns.popleft()
             stream.queued = False
-            supply = stream.supply
+            supply, ledger = stream.supply, stream.ledger
             if supply is None or stream.state is not _SENDING:
                 continue
-            ledger = stream.ledger
             if ledger is not None and ledger.sent >= ledger.granted and supply.next_is_data:
                 if (frame := self._backlog_frame(stream, supply)) is not None:
                     pieces.append(frame)
@@ -249,34 +272,40 @@ class ProducerSession:
             if wake is not None:
                 wakes.append(wake)
             if taken is not None:
-                memory, sequence, flags = taken.memory, stream.sequence, 0
+                memory, plain = taken.memory, taken.buffer.kind is _DATA
                 size = len(memory)
-                if taken.buffer.kind is not _DATA:
-                    flags = self._event_flags(stream, supply)
-                elif ledger is not None:
+                if plain and ledger is not None:
                     ledger.spend()
-                stream.sequence = (sequence + 1) & _SEQUENCE_MASK
-                stream.told_backlog = backlog = min(supply.backlog, MAX_BACKLOG)
-                summed = None if checksum is None else checksum(memory)
-                skew = taken.offset % ALIGNMENT
-                pieces += (encode_data_head(stream.receiver, sequence, backlog, size, skew, flags, summed), memory)
+                sequence, stream.told_backlog = stream.sequence, min(supply.backlog, MAX_BACKLOG)
+                if plain and checksum is None:
+                    about = stream.receiver, sequence, stream.told_backlog, taken.offset % ALIGNMENT
+                    pieces += (pack(_HEAD_LENGTH + size, _PLAIN, *about), memory)
+                else:
+                    pieces += (self._head(stream, supply, taken), memory)
                 owners += (None, taken)
+                stream.sequence = (sequence + 1) & _SEQUENCE_MASK
                 sent_buffers += 1
                 sent_bytes += size
-            if supply.announced and stream.state is _SENDING and _has_turn(stream, supply):
+            if supply.announced and stream.state is _SENDING and stream.has_turn:
                 stream.queued = True
                 turns.append(stream)
         self.buffers_out += sent_buffers
         self.bytes_out += sent_bytes
         return Outgoing(pieces, owners), together(*wakes) if wakes else None
 
-    @staticmethod
-    def _event_flags(stream: ProducerStream, supply: Supply) -> int:
-        """What the head of an event says; with the last one the stream ends."""
-        if not supply.drained:
-            return EVENT_FLAG
-        stream.move(ProducerStep.LAST, ours=True)
-        return EVENT_FLAG | LAST_FLAG
+    def _head(self, stream: ProducerStream, supply: Supply, taken: BufferSlice) -> bytes:
+        """What stands before the bytes of an event, or before those that have a checksum."""
+        memory, flags = taken.memory, 0
+        if taken.buffer.kind is not _DATA:
+            flags = EVENT_FLAG
+            if supply.drained:
+                flags |= LAST_FLAG
+                stream.move(ProducerStep.LAST, ours=True)
+        checksum = None if self._checksum is None else self._checksum(memory)
+        skew = taken.offset % ALIGNMENT
+        return encode_data_head(
+            stream.receiver, stream.sequence, stream.told_backlog, len(memory), skew, flags, checksum
+        )
 
     @staticmethod
     def _backlog_frame(stream: ProducerStream, supply: Supply) -> bytes | None:
@@ -289,7 +318,7 @@ class ProducerSession:
 
     def _say_locked(self, frame: bytes) -> Wake:
         self._control.append(frame)
-        return self._wake_locked(urgent=True)
+        return self.wake_locked(urgent=True)
 
     def _stream(self, what: type[Frame], receiver: int, attempt: int) -> ProducerStream:
         stream = self.streams.get(receiver)
@@ -299,12 +328,6 @@ class ProducerSession:
         if stream is None:
             raise RemoteProtocolError(f"{name} for receiver {receiver}, which is over or was never requested")
         raise RemoteProtocolError(f"{stream}: {name} of attempt {attempt}")
-
-
-def _has_turn(stream: ProducerStream, supply: Supply) -> bool:
-    """Whether a stream that has something would send: not without credit, once the consumer knows that it waits."""
-    ledger = stream.ledger
-    return ledger is None or ledger.sent < ledger.granted or not stream.told_backlog or not supply.next_is_data
 
 
 def error_frame(receiver: int, error: BaseException) -> bytes:
