@@ -208,10 +208,24 @@ class LocalPool:
         if not self._listeners:
             self._available.append(segment)
             return None
-        if not self._available and self._listeners[0][1] < 0:
-            return self._hand_on_locked(segment)
-        self._available.append(segment)
-        return self.serve_locked()
+        listener, wanted_for = self._listeners[0]
+        if self._available or wanted_for >= 0:
+            self._available.append(segment)
+            return self.serve_locked()
+        # It goes to the first who waits, as in `serve_locked`: at a gate, most go this way.
+        answer, wake = listener.offer_locked(segment)
+        if answer is _NOT_USED:
+            self._available.append(segment)
+            self._listeners.popleft()
+            return together(wake, self.serve_locked())
+        in_use[wanted_for] += 1
+        if answer is _MORE_WANTED:
+            self._listeners.rotate(-1)
+        else:
+            self._listeners.popleft()
+            if not self._listeners:
+                self._network.want_locked(self, wanted=False)
+        return wake
 
     def _settle_locked(self, segment: Segment) -> Wake:
         """A segment came back while the pool was shrunk, overdrawn or destroyed, or others that were lent are back."""
@@ -224,23 +238,6 @@ class LocalPool:
         if self._listeners:
             wake = together(wake, self.serve_locked())
         return together(wake, self._network.collect_returned_locked()) if self._network.returned else wake
-
-    def _hand_on_locked(self, segment: Segment) -> Wake:
-        """A segment that came back goes to the first who waits, as in `serve_locked`: at a gate, most go this way."""
-        listener, channel = self._listeners[0]
-        answer, wake = listener.offer_locked(segment)
-        if answer is _NOT_USED:
-            self._available.append(segment)
-            self._listeners.popleft()
-            return together(wake, self.serve_locked())
-        self._in_use[channel] += 1
-        if answer is _MORE_WANTED:
-            self._listeners.rotate(-1)
-        else:
-            self._listeners.popleft()
-            if not self._listeners:
-                self._network.want_locked(self, wanted=False)
-        return wake
 
     def lend_locked(self, buffer: Buffer) -> tuple[memoryview | None, Wake]:
         """See `BufferOwner`. At most half of the spare segments are lent: the rest keeps the data moving."""

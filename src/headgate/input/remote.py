@@ -391,7 +391,7 @@ class RemoteChannel:
 def arrive_run_locked(run: Iterable[Arrival], wakes: list[Callable[[], object]]) -> int:
     """Buffers with credit that have come whole, each with its channel, backlog, skew and bytes; how many bytes came.
 
-    For each of them `take_buffer_locked`, the copy, and `arrive_locked`, as one loop: under load all data comes this way.
+    For each of them `take_buffer_locked`, the copy, and `arrive_locked`, in one loop: under load all data comes so.
     What is for a channel that was released meanwhile is dropped: its producer will be told.
 
     >>> arrive_run_locked([], wakes=[])
@@ -411,12 +411,14 @@ def arrive_run_locked(run: Iterable[Arrival], wakes: list[Callable[[], object]])
             segment, owner = own.popleft(), channel
         else:
             raise InvariantViolated(f"{channel}: no segment is set aside for a credit that was announced")
-        buffer = segment.buffer
+        buffer, memory, end = segment.buffer, segment.memory, skew + size
         if buffer is None or buffer.owner is not owner:
             buffer = Buffer.over(segment, owner, UNCHANNELLED)
-        taken = buffer.received(skew, skew + size)
-        taken.memory[:] = payload
-        channel._arrived.append(taken)
+        if size != buffer.capacity:
+            memory = memory[skew:end]
+        memory[:] = payload
+        buffer.position, buffer.marker, buffer.references = end, ~end, 1  # as `Buffer.received`
+        channel._arrived.append(BufferSlice(buffer, memory, skew))
         channel.backlog = backlog
         if not channel.announced and (wake := channel._tell_locked()) is not None:
             wakes.append(wake)

@@ -206,7 +206,7 @@ class PipelinedSubpartition:
             del queue[0]
             if buffer.kind is _DATA:
                 self.backlog -= 1
-            self.announced = len(queue) > 1 or self.available_locked()
+            self.announced = len(queue) > 1 or queue[0].buffer.marker < 0 or (self._flushed and self.available_locked())
             memory, size = buffer.memory, ~marker
             return BufferSlice(buffer, memory if size == buffer.capacity else memory[:size], 0), None
         if self.state is _RELEASED:

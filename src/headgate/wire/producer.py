@@ -15,7 +15,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from headgate.buffer import Kind
-from headgate.errors import Cancelled, HeadgateError, PartitionNotFound, ProducerFailed, RemoteProtocolError
+from headgate.errors import (
+    Cancelled,
+    HeadgateError,
+    PartitionNotFound,
+    ProducerFailed,
+    RemoteProtocolError,
+)
 from headgate.sync import together
 from headgate.wire.codec import CREDIT_FRAME, EVENT_FLAG, LAST_FLAG, PLAIN_DATA, encode_data_head, encode_frame
 from headgate.wire.credit import Ledger
@@ -106,10 +112,12 @@ class ProducerStream:
 
     def available_locked(self) -> Wake:
         """The subpartition has something, or has failed, or there is credit for it: it takes its turn, once."""
-        supply, session = self.supply, self.session
-        if self.queued or supply is None or self.state is not _SENDING or not self.has_turn:
+        supply, ledger = self.supply, self.ledger
+        if self.queued or supply is None or self.state is not _SENDING:
             return None
-        self.queued = True
+        if ledger is not None and ledger.sent >= ledger.granted and not self.has_turn:
+            return None
+        self.queued, session = True, self.session
         turns = session.turns
         turns.append(self)
         # Who is not the first relies on the call of the first.
@@ -286,7 +294,11 @@ class ProducerSession:
                 stream.sequence = (sequence + 1) & _SEQUENCE_MASK
                 sent_buffers += 1
                 sent_bytes += size
-            if supply.announced and stream.state is _SENDING and stream.has_turn:
+            if (
+                supply.announced
+                and stream.state is _SENDING
+                and (ledger is None or ledger.sent < ledger.granted or stream.has_turn)
+            ):
                 stream.queued = True
                 turns.append(stream)
         self.buffers_out += sent_buffers
