@@ -37,6 +37,7 @@ def test_a_connection_knows_what_it_has_written_and_how_far_its_peer_is(credenti
         thread = Thread(lambda: produce(writer, wanted))
         assert cluster.read(1, gate) == wanted
         thread.end()
+        wait_until(lambda: only(cluster.workers[0]).waiting_bytes == 0, "the last write to be counted")
         sender, receiver = only(cluster.workers[0]), only(cluster.workers[1])
         assert (sender.worker, receiver.worker) == (1, 0)
         assert sender.written_bytes > sum(map(len, wanted)) > receiver.written_bytes > 0

@@ -323,7 +323,11 @@ def test_a_real_job():
             last = view["graph"]["vertices"][-1]["id"]
             vertex = described(client.get(f"{here}/vertices/{last}"), "/api/jobs/{job}/vertices/{vertex}")
             assert [one["subtask"] for one in vertex["subtasks"]] == [0, 1]
-            channels = described(client.get(f"{here}/edges/0"), "/api/jobs/{job}/edges/{edge}")["channels"]
+            for _ in range(300):  # until both workers have told of theirs
+                channels = described(client.get(f"{here}/edges/0"), "/api/jobs/{job}/edges/{edge}")["channels"]
+                if len(channels) == 4:
+                    break
+                time.sleep(0.1)
             assert {(one["producer"], one["consumer"]) for one in channels} == {(0, 0), (0, 1), (1, 0), (1, 1)}
             described(client.get(f"{here}/timeline?seconds=10"), "/api/jobs/{job}/timeline")
             sampled = described(client.post(f"{here}/pressure"), "/api/jobs/{job}/pressure", "post")
