@@ -3,7 +3,9 @@
 All sides put the same blocks of text into buffers of the same size, one after the other, from one thread, with the
 same codec, and read them again: the plain file without index or bounds, the partition by next_buffer and publish, and
 through a gate of the same worker, or of another worker on loopback. Before each run whatever was to be written to disks
-is written; nobody waits for its own, so with memory to spare all read from the page cache.
+is written, and a file of the same size is made and removed: nobody pays for pages that a virtual machine gets from its
+host for the first time, which cost several times what they cost later. Nobody waits for its own bytes to reach the
+disk, so with memory to spare all read from the page cache.
 
 Invariant: whoever reads finds every block, each channel's in their order, or there is no figure.
 """
@@ -46,6 +48,7 @@ _BLOCKS: Final = 16  # different ones
 _STAMP_BYTES: Final = 8  # at the beginning of each, by which it is known
 _LINE_BYTES: Final = 60  # of text, at least
 _PRODUCER: Final = 0  # its worker's number; the reader's is 1
+_WARM_BYTES: Final = 1024 * 1024  # a write
 _SLOWEST: Final = 10e6  # bytes/s: below it something hangs
 _CODECS: Final = {Compression.LZ4: "lz4_raw", Compression.ZSTD: "zstd"}  # what partitions use, by pyarrow's names
 
@@ -140,10 +143,17 @@ def _alone(function: Callable[[Parent, Load], Moved], load: Load) -> Moved:
 
 @contextmanager
 def _clean(load: Load) -> Iterator[Load]:
-    """In a directory of its own, which goes with all that is in it; what others left to be written is on disk."""
+    """In a directory of its own, which goes with all that is in it; for what is done first see above."""
     with tempfile.TemporaryDirectory(dir=load.directory) as directory:
         os.sync()
+        _warm(Path(directory) / "warm", load.total)
         yield replace(load, directory=directory)
+
+
+def _warm(path: Path, total: int) -> None:
+    with open(path, "xb", buffering=0) as file:
+        path.unlink()
+        file.writelines(bytes(_WARM_BYTES) for _ in range(0, total, _WARM_BYTES))
 
 
 # What is carried --------------------------------------------------------------------------------------------

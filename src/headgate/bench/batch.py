@@ -60,13 +60,9 @@ def batch(bench: Bench, amounts: Amounts | None = None, *, local: bool = False) 
         carried = [_carry(ends, Load(directory, codec, amounts.total)) for codec in Compression]
         counted = _count(amounts.lines, directory, local=local)
         there_and_back = sum(map(bench.steps, carried))
-        bench.expect(there_and_back + bool(there_and_back) + bench.steps(counted))
+        bench.expect(there_and_back + bench.steps(counted))
         _require_space(place, amounts.total if there_and_back else amounts.lines * _LINE_BYTES)
         bench.notes.append(f"files are in {place}, which is on {_file_system(place)}")
-        if there_and_back:
-            # Memory that a virtual machine has not used yet is dear to whoever takes it first: here the page cache.
-            bench.progress("disk, a first file that does not count")
-            carry_plain(Load(directory, Compression.NONE, amounts.total))
         for contest in carried:
             yield from bench.contest(contest)
         ends.close()  # two processes less
