@@ -388,21 +388,22 @@ class RemoteChannel:
         return together(*wakes)
 
 
-def arrive_run_locked(run: Iterable[Arrival], wakes: list[Callable[[], object]]) -> int:
-    """Buffers with credit that have come whole, each with its channel, backlog, skew and bytes; how many bytes came.
+def arrive_run_locked(run: Iterable[Arrival], wakes: list[Callable[[], object]]) -> tuple[int, int]:
+    """Buffers with credit that have come whole, each with its channel, backlog, skew and bytes; how many, of what size.
 
     For each of them `take_buffer_locked`, the copy, and `arrive_locked`, in one loop: under load all data comes so.
     What is for a channel that was released meanwhile is dropped: its producer will be told.
 
     >>> arrive_run_locked([], wakes=[])
-    0
+    (0, 0)
     """
-    total = 0
+    buffers = total = 0
     for channel, backlog, skew, payload in run:
-        size = len(payload)
-        total += size
         if channel.state is not _RECEIVING:
             continue
+        size = len(payload)
+        buffers += 1
+        total += size
         own, floating = channel._own, channel._floating
         owner: BufferOwner
         if floating:
@@ -426,4 +427,4 @@ def arrive_run_locked(run: Iterable[Arrival], wakes: list[Callable[[], object]])
             continue
         if channel._claim_locked() and (wake := channel._due_locked(urgent=False)) is not None:
             wakes.append(wake)
-    return total
+    return buffers, total

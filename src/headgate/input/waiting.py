@@ -143,11 +143,6 @@ class Gate(ABC):
         """As `fail_locked`, also for a union that this gate is part of."""
         return self.fail_locked(error)
 
-    @property
-    def has_sleeper(self) -> bool:
-        """Whether the reader sleeps."""
-        return self._sleeper is not None
-
     def wake_reader_locked(self) -> Wake:
         """Let the reader look again, if it is asleep."""
         sleeper, self._sleeper = self._sleeper, None

@@ -102,12 +102,13 @@ class Intake:
         self._lock.acquire()
         try:
             self._hand_over_locked(wakes)  # what came before
-            self.bytes += arrive_run_locked(run, wakes)
-            self.buffers += len(run)
+            buffers, size = arrive_run_locked(run, wakes)
+            self.buffers += buffers
+            self.bytes += size
         finally:
             self._lock.release()
-        for wake in wakes:
-            wake()
+            for wake in wakes:  # also if this fails: who was told of something must come and find the failure
+                wake()
 
     def fill(self, piece: Payload) -> None:
         """More of the payload."""

@@ -253,9 +253,9 @@ class ConsumerTask(Task):
                 return
             gate._sleeper = self._asleep = SimWaiter(self.wake)
             retry_at_ns = gate._retry_at_locked()
-            hurried = gate._rest_locked()
-        if hurried is not None:
-            hurried()
+            rested = gate._rest_locked()
+        if rested is not None:
+            rested()
         if retry_at_ns is not None:
             self._schedule(max(0, retry_at_ns - self.worker.transport.now_ns()))
         self.waits_for = f"gate {gate.name}"
