@@ -28,8 +28,10 @@ from headgate.wire import (
     ReportError,
     RequestPartition,
     SendTaskEvent,
+    encode_frame,
     producer,
 )
+from headgate.wire.codec import CREDIT_FRAME
 from headgate.wire.frames import ALIGNMENT, MAX_BACKLOG, MAX_CREDIT, MAX_ERROR_TEXT_BYTES
 from headgate.wire.producer import error_frame
 from headgate.wire.states import ProducerState
@@ -677,6 +679,70 @@ def test_credit_does_not_overflow(state):
         side.credit(5, MAX_CREDIT - 1)
         with pytest.raises(RemoteProtocolError, match=f"a credit of 1 on top of {MAX_CREDIT}"):
             side.credit(5, 1)
+
+
+def grant(side, wire, position=0):
+    """Take a run of credit from these bytes; where it stopped."""
+    with side.sync.lock:
+        stop, wake = side.session.on_credit_run_locked(memoryview(wire), position)
+    if wake is not None:
+        wake()
+    return stop
+
+
+@pytest.mark.spec("G5", "N6")
+def test_credit_that_came_whole_is_counted_the_same():
+    credit = [
+        encode_frame(AddCredit(receiver, AttemptId(ATTEMPT), number)) for receiver, number in ((5, 1), (6, 2), (5, 1))
+    ]
+    with Producer(5, 6, credit=0) as side:
+        for receiver in (5, 6):
+            side.add(receiver, b"a", b"b", b"c")
+        side.send()
+        side.woken  # noqa: B018 - forget it
+        wire = b"..." + b"".join(credit) + credit[0][:7]
+        assert grant(side, wire, position=3) == len(wire) - 7, "what is cut off is left"
+        assert side.woken
+        assert short(side.send()) == [(5, b"a"), (6, b"a"), (5, b"b"), (6, b"b")]
+
+
+@pytest.mark.spec("N6", "N8")
+@pytest.mark.parametrize(
+    "wire",
+    [
+        CREDIT_FRAME.pack(13, AddCredit.TYPE, 5, ATTEMPT, 1),
+        CREDIT_FRAME.pack(15, AddCredit.TYPE, 5, ATTEMPT, 1),
+        CREDIT_FRAME.pack(14, AddCredit.TYPE | 1 << 8, 5, ATTEMPT, 1),
+        CREDIT_FRAME.pack(14, AddCredit.TYPE, 5, ATTEMPT, 0),
+        CREDIT_FRAME.pack(14, AddCredit.TYPE, 5, ATTEMPT, MAX_CREDIT + 1),
+        encode_frame(CancelRequest(5, AttemptId(ATTEMPT))) + bytes(8),
+    ],
+    ids=lambda wire: wire.hex(" "),
+)
+def test_what_is_not_plain_credit_ends_a_run(wire):
+    good = encode_frame(AddCredit(5, AttemptId(ATTEMPT), 1))
+    with Producer(5, credit=0) as side:
+        assert grant(side, wire) == 0
+        assert side.session.streams[5].ledger.granted == 0
+        assert grant(side, good + wire + good) == len(good), "the decoder looks at it more closely"
+        assert side.session.streams[5].ledger.granted == 1
+
+
+@pytest.mark.spec("N8")
+@pytest.mark.parametrize(
+    ("receiver", "attempt", "number", "words"),
+    [
+        (7, ATTEMPT, 1, "AddCredit for receiver 7, which is over or was never requested"),
+        (5, ATTEMPT + 1, 1, f"AddCredit of attempt {ATTEMPT + 1}"),
+        (5, ATTEMPT, MAX_CREDIT, "on top of 1: the limit is"),
+    ],
+)
+def test_a_run_of_credit_is_refused_with_the_same_words(receiver, attempt, number, words):
+    with Producer(5, credit=1) as side:
+        with pytest.raises(RemoteProtocolError, match=words):
+            grant(side, encode_frame(AddCredit(receiver, AttemptId(attempt), number)))
+        with pytest.raises(RemoteProtocolError, match=words):
+            side.credit(receiver, number, attempt)
 
 
 @pytest.mark.spec("N8")
