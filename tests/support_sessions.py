@@ -38,7 +38,10 @@ class Producer:
         self.memory = NetworkPool(Arena(segment_size, segments), self.sync)
         self.pool = self.memory.create_pool("partition", required=1)
         self.wakes = 0
-        self.session = ProducerSession(max_streams=max_streams, wake_locked=self._wake_locked, checksum=checksum)
+        self.attended = 0  # how often credit was waited for with something that was flushed
+        self.session = ProducerSession(
+            max_streams=max_streams, wake_locked=self._wake_locked, checksum=checksum, starving=self._attend
+        )
         self.queues: dict[int, PipelinedSubpartition] = {}
         for receiver in receivers:
             self.request(receiver, credit)
@@ -48,6 +51,10 @@ class Producer:
             self.wakes += 1
 
         return wake
+
+    def _attend(self) -> None:
+        assert not self.sync.lock.locked(), "it is called after the lock"
+        self.attended += 1
 
     def locked(self, function: Callable[..., object], *args: object) -> object:
         """Call it under the lock, and what it wants to be done afterwards without."""

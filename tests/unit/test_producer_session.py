@@ -175,6 +175,42 @@ def test_credit_may_come_before_the_subpartition_is_there():
         assert short(side.send()) == [(5, b"a")]
 
 
+@pytest.mark.spec("N2")
+def test_credit_is_waited_for_if_what_was_flushed_has_none():
+    with Producer(5, credit=1) as side:
+        buffer = side.begin(5, b"to ")
+        side.flush(5)
+        assert len(side.send()) == 1
+        assert not side.attended, "it had credit"
+        buffer.append(b"be ")
+        side.flush(5)
+        assert side.attended == 1, "the consumer knows of it, and will answer"
+        side.credit(5, 1)
+        assert len(side.send()) == 1
+        assert side.attended == 1
+        side.end(5, buffer)
+
+
+@pytest.mark.spec("N2")
+def test_credit_is_waited_for_after_a_flushed_backlog_was_said():
+    with Producer(5, credit=0) as side:
+        buffer = side.begin(5, b"to ")
+        side.flush(5)
+        assert not side.attended, "the consumer does not know of it yet"
+        assert frames(side.send()) == [AnnounceBacklog(5, 1)]
+        assert side.attended == 1
+        side.end(5, buffer)
+
+
+@pytest.mark.spec("N2")
+def test_full_buffers_wait_for_credit_as_long_as_it_takes():
+    with Producer(5, credit=0) as side:
+        side.add(5, b"a")
+        side.add(5, b"b")
+        assert frames(side.send()) == [AnnounceBacklog(5, 2)]
+        assert not side.attended
+
+
 # Pieces of buffers -----------------------------------------------------------------------------------------
 
 

@@ -3,11 +3,13 @@
 import contextlib
 import functools
 import random
+import socket
 import threading
 import time
 
 import pytest
 from tests.support import JOIN_S, Thread, switching_often
+from tests.support_streams import wait_until
 
 from headgate.net.loop import THREAD_NAME
 from headgate.net.shared_loop import SharedLoop
@@ -73,13 +75,92 @@ def test_ctrl_c_in_a_turn_of_the_main_thread_comes_after_it(loop, sync):
     assert waiter.wait(JOIN_S), "the loop goes on"
 
 
-def test_who_asks_while_nobody_drives_does_it_itself(loop):
-    """For a moment after each turn the network thread gives way."""
-    deadline, done_on = time.monotonic() + JOIN_S, []
-    while threading.current_thread() not in done_on:
-        assert time.monotonic() < deadline, "the network thread never gave way"
+def test_who_asks_does_it_itself_whoever_sits_there_asleep(loop, sync):
+    def ask():
+        """Whether it was done by the time that it was asked for."""
+        done_on = []
         loop.call_soon(lambda: done_on.append(threading.current_thread()))
-        time.sleep(0.0001)
+        return done_on == [threading.current_thread()]
+
+    waiter = sync.waiter()
+    task = Thread(lambda: waiter.wait(JOIN_S))
+    wait_until(loop._seat.locked, "taking the seat")
+    wait_until(ask, "doing it oneself")  # who just took it, or was called, may still have the turn
+    assert loop._seat.locked(), "the other still sleeps there"
+    waiter.wake()
+    task.end()
+
+
+def test_calls_are_run_in_the_order_of_asking_also_those_of_calls(loop):
+    asked = []
+    done = threading.Event()
+
+    def first():
+        loop.call_soon(lambda: asked.append("third"))
+        loop.call_soon(done.set)
+        asked.append("first")
+
+    def ask():
+        loop.call_soon(first)
+        asked.append("second")  # what a call asks for comes after it, and after what is asked for in the meantime
+
+    loop.call_soon(ask)
+    assert done.wait(JOIN_S)
+    assert asked == ["second", "first", "third"]
+
+
+def test_ctrl_c_ends_a_wait_that_nothing_else_would_end(loop, sync):
+    def interrupt(waiter):
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        waiter.wake()  # try again
+
+    def wait_until_interrupted():
+        for _ in range(10_000):  # now and then the network thread is faster
+            waiter = sync.waiter()
+            loop.call_lazily(functools.partial(interrupt, waiter))
+            waiter.wait(None)
+
+    with pytest.raises(KeyboardInterrupt):
+        wait_until_interrupted()
+
+
+@pytest.fixture
+def watched(loop):
+    """A socket of the loop's, whose other end is returned, and who has read it."""
+    ours, theirs = socket.socketpair()
+    read_on = []
+
+    def read():
+        ours.recv(100)
+        read_on.append(threading.current_thread())
+
+    loop.call_soon(lambda: loop.watch(ours.fileno(), read, None))
+    yield theirs, read_on
+    loop.call_soon(lambda: loop.watch(ours.fileno(), None, None))
+    ours.close()
+    theirs.close()
+
+
+def test_who_attends_sees_what_has_happened_or_lets_the_network_thread_wait_for_it(loop, watched):
+    theirs, read_on = watched
+    for number in range(1, 50):
+        if number % 2:
+            theirs.send(b"before")
+            loop.attend()
+        else:
+            loop.attend()
+            theirs.send(b"after")
+        wait_until(lambda expected=number: len(read_on) == expected, "reading")
+
+
+def test_attention_in_a_turn_waits_for_no_other(loop, watched):
+    theirs, read_on = watched
+    done = threading.Event()
+    loop.call_soon(lambda: (loop.attend(), done.set()))
+    assert done.wait(JOIN_S)
+    theirs.send(b"after")
+    wait_until(lambda: read_on, "reading")
 
 
 def test_what_is_lazy_is_done_by_the_network_thread_in_the_end(loop):

@@ -82,7 +82,7 @@ class Connection:
         self.worker = -1
         self.outgoing = outgoing  # this side has connected, not the peer
         self._used = outgoing  # somebody wanted it, so that it may be closed when nobody does
-        self.pump = Pump(exchange, wake_locked=self.schedule_locked, retry=self._retry)
+        self.pump = Pump(exchange, wake_locked=self.schedule_locked, retry=self._retry, starving=transport.attend)
         self._stream = stream
         self._handshake = handshake
         self._lock = exchange.lock

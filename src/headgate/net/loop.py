@@ -61,6 +61,10 @@ class Loop(Protocol):
         """As `call_soon`, but within a moment: not worth a change of threads."""
         ...
 
+    def attend(self) -> None:
+        """What happens next is waited for: not within a moment, but at once."""
+        ...
+
     def watch(self, fd: int, readable: Call | None, writable: Call | None) -> None:
         """Call these whenever a file descriptor can be read or written, or is broken. None for both: watch it no more.
 
@@ -205,6 +209,9 @@ class EpollLoop:
     call_lazily = call_soon
     _call = staticmethod(call_logged)
 
+    def attend(self) -> None:
+        """What happens next is seen at once: this thread has nothing else to do."""
+
     def ring(self) -> None:
         """Wake the loop, if it sleeps."""
         if self._bell and self._take_bell():
@@ -260,7 +267,11 @@ class EpollLoop:
             self._release()
 
     def _turn(self) -> None:
-        for fd, events in self._wait():
+        self._handle(self._wait())
+
+    def _handle(self, happened: list[tuple[int, int]]) -> None:
+        """Do all that is due, for descriptors, at this time, and by request."""
+        for fd, events in happened:
             known = self._watched.get(fd)
             if known is None:
                 continue  # the eventfd, or what an earlier callback of this turn has stopped watching
@@ -281,7 +292,7 @@ class EpollLoop:
     def _wait(self) -> list[tuple[int, int]]:
         """Sleep until there is something to do; what happened to file descriptors."""
         if self._has_reason_to_stay_awake():
-            return self._epoll.poll(0, _MAX_EVENTS)
+            return self._look()
         at_ns = self._wait_limit_ns()
         timeout_s = -1.0 if at_ns is None else min(max(0, at_ns - self.now_ns()), LONGEST_SLEEP_NS) / 1e9
         self._bell.append(None)
@@ -292,6 +303,10 @@ class EpollLoop:
         finally:  # also when a signal interrupts it
             if not self._take_bell():
                 self._rings_owed += 1  # rung, or about to be
+
+    def _look(self) -> list[tuple[int, int]]:
+        """What has happened to file descriptors, without waiting."""
+        return self._epoll.poll(0, _MAX_EVENTS)
 
     def _wait_limit_ns(self) -> int | None:
         return self._timers.next_ns()

@@ -227,6 +227,9 @@ class MemoryTransport:
         """As `call_soon`: there is only one thread."""
         self.call_soon(function)
 
+    def attend(self) -> None:
+        """Nothing waits here: what happens is seen in the next step."""
+
     def listen(self, host: str, port: int, accepted: Callable[[Stream], object]) -> MemoryListener:
         """Open a port (0: any that is free); who connects must name the same host.
 

@@ -79,13 +79,17 @@ class Pump:
         *,
         wake_locked: WakeLocked,
         retry: Callable[[RemoteChannel, int], object],
+        starving: Wake = None,
     ) -> None:
         self._exchange = exchange
         self._lock = exchange.lock
         self._registry = exchange.registry
         self._retry = retry
         self.producer = ProducerSession(
-            max_streams=exchange.max_channels, wake_locked=wake_locked, checksum=exchange.checksum
+            max_streams=exchange.max_channels,
+            wake_locked=wake_locked,
+            checksum=exchange.checksum,
+            starving=starving,
         )
         self.consumer: ConsumerSession[RemoteChannel] = ConsumerSession()
         # Without credit there may be no place for a payload, and with a checksum it must be looked at.

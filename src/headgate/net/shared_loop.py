@@ -1,12 +1,13 @@
 """A loop that is driven by whichever thread has nothing better to do.
 
 Changing threads is costly, in CPython above all. So a task that would go to sleep, waiting for input or for an
-output buffer, takes the loop over and does the network's work itself until it has what it waits for; and a task that
-has something to send, while nobody drives, sends it. The network thread steps in when no task has come for a moment,
-or when a task left while another sleeps.
+output buffer, takes the loop's seat and does the network's work itself until it has what it waits for; and a task that
+has something to send sends it, whoever sits there asleep. The network thread takes the seat when no task has come for a
+moment, or when a task left it while another sleeps.
 
-Whoever holds `_turn_lock` drives. Invariants: with a task asleep, somebody drives or has been called; what `call_soon`
-was given is run by whoever drives, or by its caller if nobody does, or by the network thread within a moment.
+Two locks: who has the seat may wait for what happens, who has the turn may act on it; the seat is taken first.
+Invariants: with a task asleep, somebody is in the seat or has been called; what `call_soon` was given is run by its
+caller, or by whoever has the turn before giving it back.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from headgate.net.loop import EpollLoop
 
 if TYPE_CHECKING:
     from headgate.net.loop import Call
+    from headgate.net.stream import Timer
     from headgate.sync import Sleeper
 
 __all__ = ["SharedLoop"]
@@ -27,6 +29,7 @@ __all__ = ["SharedLoop"]
 _log = logging.getLogger(__name__)
 
 _MOMENT_S: Final = 0.001  # how long the network thread waits for a task to come and drive
+_LOOKS: Final = 2  # for what others ask while a turn is given back: they find it taken, and rely on another look
 
 
 class SharedLoop(EpollLoop):
@@ -43,46 +46,72 @@ class SharedLoop(EpollLoop):
 
     def __init__(self) -> None:
         super().__init__()
+        self._seat = threading.Lock()
         self._turn_lock = threading.Lock()
-        self._driver = 0  # the thread that holds it
+        self._driver = 0  # the thread that has the turn
         self._rest_lock = threading.Lock()  # taken while the network thread rests; released to call it
         self._rest_lock.acquire()
-        self._asleep: dict[Sleeper, None] = {}  # tasks that sleep without driving
+        self._asleep: dict[Sleeper, None] = {}  # tasks that sleep without the seat
         self._interrupted = False  # by Ctrl-C, in a turn of the main thread
-        self._helped = False  # a task has driven since the network thread last looked
-        self._sleeper: Sleeper | None = None  # the task that drives
+        self._wanted = False  # a task has wanted the seat since the network thread last looked
+        self._attentive = False  # what happens next is waited for
+        self._sleeper: Sleeper | None = None  # the task in the seat
         self._deadline_ns: int | None = None  # when that has waited long enough
+        self._timer_ns: int | None = None  # when the next timer is due
 
     @property
     def here(self) -> bool:
-        """Whether the caller may touch the loop: it drives, or nobody can."""
+        """Whether the caller may touch the loop: it has the turn, or nobody can."""
         return self._driver == threading.get_ident() or not self._thread.alive
 
     def join(self) -> None:
-        """Wait for the network thread's end, unless the caller drives: it would wait for itself."""
+        """Wait for the network thread's end, unless the caller has the turn: it would wait for itself."""
         if not self.here:
             super().join()
 
     # For tasks.
 
+    def call_at(self, when_ns: int, function: Call) -> Timer:
+        """Call a function at a time, never before it."""
+        timer = super().call_at(when_ns, function)
+        self._timer_ns = self._timers.next_ns()
+        self.ring()  # who sleeps in the seat does not know of it
+        return timer
+
     def call_soon(self, function: Call) -> None:
-        """Call a function on the thread that drives, which may be this one, now."""
+        """Call a function, now, unless another thread has the turn: that will."""
         self._soon.append(function)
-        if self._bell:
-            self.ring()
-        elif self._thread.started and self._take_turn():
-            self._leave()
+        if self._thread.started:
+            self._run_soon()
 
     def call_lazily(self, function: Call) -> None:
-        """Call a function on the next thread that drives: now if one sleeps there, else within a moment."""
+        """Call a function in the next turn: now if somebody sleeps in the seat, else within a moment."""
         self._soon.append(function)
         self.ring()
 
+    def attend(self) -> None:
+        """See what has happened. If nothing has, let the network thread keep the seat until something does.
+
+        Who sits there already, or acts in its turn, will see it by itself.
+        """
+        happened = None
+        if not self.here and self._seat.acquire(blocking=False):
+            try:
+                if happened := self._look():
+                    self._act_on(happened)
+            finally:
+                self._seat.release()
+        if not happened:
+            self._attentive = True
+        if not self._seat.locked() and (self._attentive or self._is_needed()):
+            self._call_network_thread()
+
     def sleep(self, sleeper: Sleeper, timeout_s: float | None) -> bool:
-        """Drive until the sleeper is woken (True) or its time is over; asleep while another thread drives."""
+        """Drive until the sleeper is woken (True) or its time is over; asleep while another thread has the seat."""
         deadline_ns = None if timeout_s is None else self.now_ns() + int(timeout_s * 1e9)
-        self._asleep[sleeper] = None  # before the look at the lock: who drives now looks here when it leaves
-        if self._thread.started and self._take_turn():
+        self._wanted = True
+        self._asleep[sleeper] = None  # before the look at the seat: who has it now looks here after leaving it
+        if self._thread.started and self._seat.acquire(blocking=False):
             del self._asleep[sleeper]
             self._drive(sleeper, deadline_ns)
             if sleeper.woken:
@@ -97,45 +126,60 @@ class SharedLoop(EpollLoop):
     def _drive(self, sleeper: Sleeper, deadline_ns: int | None) -> None:
         self._sleeper, self._deadline_ns = sleeper, deadline_ns
         try:
-            while not (sleeper.woken or self._stopping or (deadline_ns is not None and self.now_ns() >= deadline_ns)):
-                self._helped = True
+            while not (sleeper.woken or self._stopping or self._interrupted):
+                if deadline_ns is not None and self.now_ns() >= deadline_ns:
+                    break
+                self._wanted = True
                 self._turn()
         finally:
             self._sleeper = self._deadline_ns = None
-            self._leave()
-
-    def _leave(self) -> None:
-        """Drive no more: run what was asked for, and call the network thread if it is needed."""
-        while True:
+            self._seat.release()
             self._run_soon()
+            if self._stopping or self._attentive or self._is_needed():
+                self._call_network_thread()
+
+    def _is_needed(self) -> bool:
+        """Whether a task sleeps that relies on somebody in the seat; one that was woken will be back to take it."""
+        return bool(self._asleep) and any(not sleeper.woken for sleeper in list(self._asleep))
+
+    # Turns.
+
+    def _turn(self) -> None:
+        self._act_on(self._wait())
+
+    def _act_on(self, happened: list[tuple[int, int]]) -> None:
+        self._turn_lock.acquire()
+        self._driver = threading.get_ident()
+        if happened:
+            self._attentive = False
+        try:
+            self._handle(happened)
+        finally:
             self._end_turn()
-            # Who asked between the two found the lock taken and relies on this look.
-            if not self._soon or not self._take_turn():
+
+    def _run_soon(self) -> None:
+        """Run what was asked for, unless another thread has the turn; in the order of asking."""
+        soon = self._soon
+        for _ in range(_LOOKS):
+            if not soon or not self._turn_lock.acquire(blocking=False):
                 break
-        if self._stopping or self._is_needed():
+            self._driver = threading.get_ident()
+            try:
+                for _ in range(len(soon)):
+                    self._call(soon.popleft())
+            finally:
+                self._end_turn()
+        else:  # calls that add calls: the network goes on with them, between what else it has to do
+            self.ring()
             self._call_network_thread()
         if self._interrupted and _on_main_thread():
             self._interrupted = False
             raise KeyboardInterrupt
 
-    def _take_turn(self) -> bool:
-        if not self._turn_lock.acquire(blocking=False):
-            return False
-        self._driver = threading.get_ident()
-        return True
-
     def _end_turn(self) -> None:
+        self._timer_ns = self._timers.next_ns()
         self._driver = 0
         self._turn_lock.release()
-
-    def _is_needed(self) -> bool:
-        """Whether a task sleeps that relies on somebody driving; one that was woken will be back to drive itself."""
-        return bool(self._asleep) and any(not sleeper.woken for sleeper in list(self._asleep))
-
-    def _run_soon(self) -> None:
-        soon = self._soon
-        for _ in range(len(soon)):
-            self._call(soon.popleft())
 
     def _call(self, function: Call) -> None:
         """Call a function. Ctrl-C in the middle of it, on the main thread, comes after the turn."""
@@ -151,24 +195,25 @@ class SharedLoop(EpollLoop):
 
     def _run(self) -> None:
         while not self._stopping:
-            if self._take_turn():
+            if self._seat.acquire(blocking=False):
                 try:
                     self._turn()
                 finally:
-                    self._end_turn()
-                if self._soon or self._is_needed():
+                    self._seat.release()
+                if self._soon or self._attentive or self._is_needed():
                     continue
             self._rest()
-        self._turn_lock.acquire()  # for good: nobody drives any more
+        self._seat.acquire()  # for good: nobody drives any more
+        self._turn_lock.acquire()
         self._driver = threading.get_ident()
         self._release()
 
     def _rest(self) -> None:
-        """Let a task drive, as long as one comes every now and then and none sleeps."""
+        """Leave the seat to tasks, as long as one comes every now and then and none sleeps."""
         while not self._stopping and not self._rest_lock.acquire(timeout=_MOMENT_S):
-            if self._soon or not (self._helped or self._turn_lock.locked()):
+            if self._soon or not (self._wanted or self._seat.locked()):
                 return
-            self._helped = False
+            self._wanted = False
 
     def _call_network_thread(self) -> None:
         with contextlib.suppress(RuntimeError):  # it has been called already
@@ -176,12 +221,13 @@ class SharedLoop(EpollLoop):
 
     def _end(self) -> None:
         super()._end()
+        self.ring()
         self._call_network_thread()
 
-    # What a turn waits for.
+    # What whoever is in the seat waits for.
 
     def _wait_limit_ns(self) -> int | None:
-        at_ns, deadline_ns = self._timers.next_ns(), self._deadline_ns
+        at_ns, deadline_ns = self._timer_ns, self._deadline_ns
         if at_ns is None or (deadline_ns is not None and deadline_ns < at_ns):
             return deadline_ns
         return at_ns

@@ -104,6 +104,10 @@ class SocketTransport:
         """As `call_soon`, but within a moment: not worth a change of threads. From any thread."""
         self._loop.call_lazily(function)
 
+    def attend(self) -> None:
+        """What the peers say next is waited for: not within a moment, but at once. From any thread."""
+        self._loop.attend()
+
     def call(self, function: Callable[[], _Result]) -> _Result:
         """Call a function on the network thread and wait for what it returns or raises; from any other thread.
 

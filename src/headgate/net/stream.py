@@ -141,6 +141,10 @@ class Transport(Protocol):
         """As `call_soon`, but within a moment: not worth a change of threads. From any thread."""
         ...
 
+    def attend(self) -> None:
+        """What the peers say next is waited for: not within a moment, but at once. From any thread."""
+        ...
+
     def listen(self, host: str, port: int, accepted: Callable[[Stream], object]) -> Listener:
         """Open a port (0: any that is free); `accepted` gets a stream for each who connects, and starts it.
 

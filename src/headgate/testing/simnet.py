@@ -148,6 +148,9 @@ class SimTransport:
         delay_ns = self._random.randint(0, _LAZY_NS)
         self._simulator.after(delay_ns, lambda: self.call_soon(function), self.actor, f"lazily {_name(function)}")
 
+    def attend(self) -> None:
+        """What comes is seen when it comes."""
+
     def listen(self, host: str, port: int, accepted: Callable[[Stream], object]) -> SimListener:
         """Open a port (0: any that is free).
 

@@ -115,9 +115,10 @@ class ProducerStream:
         supply, ledger = self.supply, self.ledger
         if self.queued or supply is None or self.state is not _SENDING:
             return None
+        session = self.session
         if ledger is not None and ledger.sent >= ledger.granted and not self.has_turn:
-            return None
-        self.queued, session = True, self.session
+            return session.starving if supply.pressing else None
+        self.queued = True
         turns = session.turns
         turns.append(self)
         # Who is not the first relies on the call of the first.
@@ -133,7 +134,8 @@ class ProducerStream:
 class ProducerSession:
     """All channels that this side writes over one connection.
 
-    `wake_locked` is called when a stream has something to send and had nothing before.
+    `wake_locked` is called when a stream has something to send and had nothing before; `starving`, after the lock, when
+    it has something that was flushed, and no credit for it: that should be read as soon as it comes.
 
     >>> from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
     >>> session = ProducerSession(max_streams=10, wake_locked=lambda *, urgent: None)
@@ -150,10 +152,12 @@ class ProducerSession:
         max_streams: int,
         wake_locked: WakeLocked,
         checksum: Callable[[memoryview], int] | None = None,
+        starving: Wake = None,
     ) -> None:
         self.streams: dict[int, ProducerStream] = {}
         self._max_streams = max_streams
         self.wake_locked = wake_locked
+        self.starving = starving
         self._checksum = checksum
         self._last_receiver = -1
         self._fruitless = 0
@@ -269,6 +273,8 @@ class ProducerSession:
                 if (frame := self._backlog_frame(stream, supply)) is not None:
                     pieces.append(frame)
                     owners.append(None)
+                if supply.pressing:
+                    wakes.append(self.starving)
                 continue
             try:
                 taken, wake = supply.poll_locked()
