@@ -171,6 +171,38 @@ def test_what_is_lazy_is_done_by_the_network_thread_in_the_end(loop):
         assert done.wait(JOIN_S)
 
 
+class Looks:
+    """In place of the lock that the network thread rests on: how long it rests, and what happens meanwhile."""
+
+    def __init__(self, *meanwhile):
+        self.rests_s = []
+        self._meanwhile = list(meanwhile)
+
+    def acquire(self, *, timeout):
+        self.rests_s.append(timeout)
+        self._meanwhile.pop(0)()
+        return False
+
+    def release(self):
+        pass
+
+
+def test_the_network_thread_looks_less_often_while_tasks_come():
+    loop = SharedLoop()
+
+    def comes():
+        loop._wanted = True
+
+    def asks_and_comes():
+        loop.call_lazily(loop._soon.clear)
+        comes()
+
+    loop._rest_lock = looks = Looks(*[comes] * 6, *[asks_and_comes] * 3, lambda: None)
+    loop._rest()
+    assert [round(rest_s * 1000) for rest_s in looks.rests_s] == [1, 2, 4, 8, 8, 8, 8, 1, 8, 1]
+    loop.stop()
+
+
 def test_a_wait_ends_with_its_time(sync):
     waiter = sync.waiter()
     assert not waiter.wait(0.01)

@@ -29,6 +29,7 @@ __all__ = ["SharedLoop"]
 _log = logging.getLogger(__name__)
 
 _MOMENT_S: Final = 0.001  # how long the network thread waits for a task to come and drive
+_LONGEST_MOMENT_S: Final = 0.008  # while tasks come: each look takes the interpreter from the task that drives
 _LOOKS: Final = 2  # for what others ask while a turn is given back: they find it taken, and rely on another look
 
 
@@ -209,11 +210,18 @@ class SharedLoop(EpollLoop):
         self._release()
 
     def _rest(self) -> None:
-        """Leave the seat to tasks, as long as one comes every now and then and none sleeps."""
-        while not self._stopping and not self._rest_lock.acquire(timeout=_MOMENT_S):
-            if self._soon or not (self._wanted or self._seat.locked()):
+        """Leave the seat to tasks, as long as one comes every now and then and none sleeps.
+
+        The longer they have been coming, the less often this looks; but what was asked for and not done is looked after
+        within a moment, once: if a task has come by then, it has done it.
+        """
+        moment_s, brief = _MOMENT_S, True
+        while not self._stopping and not self._rest_lock.acquire(timeout=_MOMENT_S if brief else moment_s):
+            if not (self._wanted or self._seat.locked()):
                 return
             self._wanted = False
+            moment_s = min(2 * moment_s, _LONGEST_MOMENT_S)
+            brief = bool(self._soon) and not brief
 
     def _call_network_thread(self) -> None:
         with contextlib.suppress(RuntimeError):  # it has been called already

@@ -203,7 +203,7 @@ class PipelinedSubpartition:
         queue = self._queue
         if len(queue) > 1 and (reader := queue[0]).position == 0 and (marker := (buffer := reader.buffer).marker) < -1:
             # The usual case under load: a finished buffer, not empty, that nobody has looked at, and more behind it.
-            del queue[0]
+            queue.popleft()
             if buffer.kind is _DATA:
                 self.backlog -= 1
             self.announced = len(queue) > 1 or queue[0].buffer.marker < 0 or (self._flushed and self.available_locked())

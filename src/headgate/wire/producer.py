@@ -290,13 +290,16 @@ class ProducerSession:
                 size = len(memory)
                 if plain and ledger is not None:
                     ledger.spend()
-                sequence, stream.told_backlog = stream.sequence, min(supply.backlog, MAX_BACKLOG)
+                sequence, backlog = stream.sequence, supply.backlog
+                stream.told_backlog = backlog = backlog if backlog < MAX_BACKLOG else MAX_BACKLOG
                 if plain and checksum is None:
-                    about = stream.receiver, sequence, stream.told_backlog, taken.offset % ALIGNMENT
-                    pieces += (pack(_HEAD_LENGTH + size, _PLAIN, *about), memory)
+                    skew = taken.offset % ALIGNMENT
+                    pieces.append(pack(_HEAD_LENGTH + size, _PLAIN, stream.receiver, sequence, backlog, skew))
                 else:
-                    pieces += (self._head(stream, supply, taken), memory)
-                owners += (None, taken)
+                    pieces.append(self._head(stream, supply, taken))
+                pieces.append(memory)
+                owners.append(None)
+                owners.append(taken)
                 stream.sequence = (sequence + 1) & _SEQUENCE_MASK
                 sent_buffers += 1
                 sent_bytes += size
