@@ -38,6 +38,7 @@ class Producer:
         self.memory = NetworkPool(Arena(segment_size, segments), self.sync)
         self.pool = self.memory.create_pool("partition", required=1)
         self.wakes = 0
+        self.hurried = 0  # of these, how many were urgent
         self.attended = 0  # how often credit was waited for with something that was flushed
         self.session = ProducerSession(
             max_streams=max_streams, wake_locked=self._wake_locked, checksum=checksum, starving=self._attend
@@ -49,6 +50,7 @@ class Producer:
     def _wake_locked(self, *, urgent: bool = True) -> Wake:
         def wake() -> None:
             self.wakes += 1
+            self.hurried += urgent
 
         return wake
 

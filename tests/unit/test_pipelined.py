@@ -123,6 +123,19 @@ def test_adding_behind_an_unfinished_buffer_counts_as_finishing_it():
         assert queue.poll() == b"b"
 
 
+def test_a_flush_tells_again_of_what_could_have_waited_for_more():
+    with Queue() as queue:
+        queue.finish(queue.add(b"a"))
+        assert queue.told == 1
+        queue.flush()
+        assert queue.told == 1, "now it is pressing"
+        queue.flush()
+        assert queue.told == 0, "it knows that too"
+        queue.event(CheckpointBarrier(1, 0))
+        assert queue.told == 1
+        assert [queue.poll() for _ in range(2)] == [b"a", "event"]
+
+
 def test_a_flush_wakes_only_with_data():
     with Queue() as queue:
         queue.flush()

@@ -383,6 +383,24 @@ def test_a_channel_without_credit_does_not_hold_up_the_others():
 
 
 @pytest.mark.spec("N3")
+def test_what_waits_for_more_goes_at_once_when_it_is_flushed():
+    with Producer(0) as side:
+        side.add(0, b"full")
+        assert side.hurried == 0, "there may be more soon"
+        buffer = side.begin(0, b"rest")
+        side.flush(0)
+        assert side.hurried == 1, "also what it was told of before"
+        assert short(side.send()) == [(0, b"full"), (0, b"rest")]
+        side.end(0, buffer)
+
+
+def test_what_waits_for_more_goes_at_once_with_an_event():
+    with Producer(0) as side:
+        side.add(0, b"full")
+        side.event(0, BARRIER)
+        assert side.hurried == 1
+
+
 def test_the_network_thread_is_woken_for_what_it_does_not_know_of():
     with Producer(1, credit=1) as side:
         assert not side.woken, "nothing is there yet"

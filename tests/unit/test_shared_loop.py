@@ -203,6 +203,17 @@ def test_the_network_thread_looks_less_often_while_tasks_come():
     loop.stop()
 
 
+def test_the_network_thread_rests_longer_after_a_task_has_acted_by_itself():
+    loop = SharedLoop()
+    for helped in (False, True, False):
+        if helped:
+            loop.call_soon(loop._soon.clear)
+        loop._rest_lock = looks = Looks(lambda: None)
+        loop._rest()
+        assert [round(rest_s * 1000) for rest_s in looks.rests_s] == [4 if helped else 1]
+    loop.stop()
+
+
 def test_a_wait_ends_with_its_time(sync):
     waiter = sync.waiter()
     assert not waiter.wait(0.01)

@@ -28,8 +28,12 @@ __all__ = ["SharedLoop"]
 
 _log = logging.getLogger(__name__)
 
-_MOMENT_S: Final = 0.001  # how long the network thread waits for a task to come and drive
-_LONGEST_MOMENT_S: Final = 0.008  # while tasks come: each look takes the interpreter from the task that drives
+# How long the network thread waits for a task to come and drive. Each look takes the interpreter, and a processor, from
+# whoever is at work: so less often while tasks come, and after one has acted without the seat, which will look for what
+# it needs (`attend`).
+_MOMENT_S: Final = 0.001
+_HELPED_S: Final = 0.004
+_LONGEST_MOMENT_S: Final = 0.008
 _LOOKS: Final = 2  # for what others ask while a turn is given back: they find it taken, and rely on another look
 
 
@@ -55,6 +59,7 @@ class SharedLoop(EpollLoop):
         self._asleep: dict[Sleeper, None] = {}  # tasks that sleep without the seat
         self._interrupted = False  # by Ctrl-C, in a turn of the main thread
         self._wanted = False  # a task has wanted the seat since the network thread last looked
+        self._helped = False  # a task has acted without the seat since the network thread last rested
         self._attentive = False  # what happens next is waited for
         self._sleeper: Sleeper | None = None  # the task in the seat
         self._deadline_ns: int | None = None  # when that has waited long enough
@@ -81,6 +86,8 @@ class SharedLoop(EpollLoop):
 
     def call_soon(self, function: Call) -> None:
         """Call a function, now, unless another thread has the turn: that will."""
+        if self._driver != threading.get_ident():
+            self._helped = True
         self._soon.append(function)
         if self._thread.started:
             self._run_soon()
@@ -212,16 +219,18 @@ class SharedLoop(EpollLoop):
     def _rest(self) -> None:
         """Leave the seat to tasks, as long as one comes every now and then and none sleeps.
 
-        The longer they have been coming, the less often this looks; but what was asked for and not done is looked after
-        within a moment, once: if a task has come by then, it has done it.
+        The longer they have been coming, the less often this looks; but if something was asked for and is not done, the
+        next look is a moment later: has a task come by then, it has done it.
         """
-        moment_s, brief = _MOMENT_S, True
-        while not self._stopping and not self._rest_lock.acquire(timeout=_MOMENT_S if brief else moment_s):
+        rest_s, moment_s, brief = (_HELPED_S if self._helped else _MOMENT_S), _MOMENT_S, True
+        self._helped = False
+        while not self._stopping and not self._rest_lock.acquire(timeout=rest_s):
             if not (self._wanted or self._seat.locked()):
                 return
             self._wanted = False
             moment_s = min(2 * moment_s, _LONGEST_MOMENT_S)
             brief = bool(self._soon) and not brief
+            rest_s = _MOMENT_S if brief else moment_s
 
     def _call_network_thread(self) -> None:
         with contextlib.suppress(RuntimeError):  # it has been called already

@@ -115,11 +115,10 @@ class PipelinedSubpartition:
         if self.state is not _WRITING:
             return self._refuse_locked(reader)
         self._queue.append(reader)
-        if reader.buffer.kind is _DATA:
-            self.backlog += 1
-        if self.announced or self._listener is None:
-            return None
-        return self.announce_locked()
+        if reader.buffer.kind is not _DATA:
+            return self._press_locked()
+        self.backlog += 1
+        return None if self.announced or self._listener is None else self.announce_locked()
 
     def _refuse_locked(self, reader: BufferReader) -> Wake:
         if self.state is SubpartitionState.FINISHED:
@@ -129,9 +128,10 @@ class PipelinedSubpartition:
     def flush_locked(self) -> Wake:
         """Let the reader have what is in the unfinished buffer too."""
         assert self._lock.locked(), "the caller holds the exchange lock"
-        if self._queue:
-            self._flushed = True
-        return self.announce_locked()
+        if not self._queue or (self._flushed and self.announced):
+            return None
+        self._flushed = True
+        return self._press_locked()
 
     def finish_locked(self) -> None:
         """The end-of-partition event is in the queue."""
@@ -141,6 +141,13 @@ class PipelinedSubpartition:
     def announce_locked(self) -> Wake:
         """Tell the reader, if there is something to read that it does not know of."""
         if self.announced or self._listener is None or not self.available_locked():
+            return None
+        self.announced = True
+        return self._listener.available_locked()
+
+    def _press_locked(self) -> Wake:
+        """As `announce_locked`, but the reader is told again: what it knows of must not wait for more any longer."""
+        if self._listener is None or not self.available_locked():
             return None
         self.announced = True
         return self._listener.available_locked()

@@ -112,10 +112,11 @@ class ProducerStream:
 
     def available_locked(self) -> Wake:
         """The subpartition has something, or has failed, or there is credit for it: it takes its turn, once."""
-        supply, ledger = self.supply, self.ledger
-        if self.queued or supply is None or self.state is not _SENDING:
+        supply, ledger, session = self.supply, self.ledger, self.session
+        if supply is None or self.state is not _SENDING:
             return None
-        session = self.session
+        if self.queued:  # but perhaps in no hurry until now
+            return session.wake_locked(urgent=True) if supply.pressing else None
         if ledger is not None and ledger.sent >= ledger.granted and not self.has_turn:
             return session.starving if supply.pressing else None
         self.queued = True
@@ -290,16 +291,13 @@ class ProducerSession:
                 size = len(memory)
                 if plain and ledger is not None:
                     ledger.spend()
-                sequence, backlog = stream.sequence, supply.backlog
-                stream.told_backlog = backlog = backlog if backlog < MAX_BACKLOG else MAX_BACKLOG
+                sequence, stream.told_backlog = stream.sequence, min(supply.backlog, MAX_BACKLOG)
                 if plain and checksum is None:
-                    skew = taken.offset % ALIGNMENT
-                    pieces.append(pack(_HEAD_LENGTH + size, _PLAIN, stream.receiver, sequence, backlog, skew))
+                    about = stream.receiver, sequence, stream.told_backlog, taken.offset % ALIGNMENT
+                    pieces += (pack(_HEAD_LENGTH + size, _PLAIN, *about), memory)
                 else:
-                    pieces.append(self._head(stream, supply, taken))
-                pieces.append(memory)
-                owners.append(None)
-                owners.append(taken)
+                    pieces += (self._head(stream, supply, taken), memory)
+                owners += (None, taken)
                 stream.sequence = (sequence + 1) & _SEQUENCE_MASK
                 sent_buffers += 1
                 sent_bytes += size
