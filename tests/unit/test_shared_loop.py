@@ -194,7 +194,7 @@ def test_the_network_thread_looks_less_often_while_tasks_come():
         loop._wanted = True
 
     def asks_and_comes():
-        loop.call_lazily(loop._soon.clear)
+        loop.call_lazily(loop._lazy.clear)
         comes()
 
     loop._rest_lock = looks = Looks(*[comes] * 6, *[asks_and_comes] * 3, lambda: None)

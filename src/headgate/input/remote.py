@@ -238,9 +238,9 @@ class RemoteChannel:
         None, only without flow control by credit: there is none, and reading must stop until the channel is due.
         """
         if self._floating:
-            return Buffer.awaiting(self._floating.popleft(), self._pool)
+            return Buffer.awaiting(self._floating.pop(), self._pool)
         if self._own:
-            return Buffer.awaiting(self._own.popleft(), self)
+            return Buffer.awaiting(self._own.pop(), self)
         if self.credited:
             raise InvariantViolated(f"{self}: no segment is set aside for a credit that was announced")
         segment = None if self._pool.destroyed else self._pool.try_request_locked()
@@ -407,9 +407,9 @@ def arrive_run_locked(run: Iterable[Arrival], wakes: list[Callable[[], object]])
         own, floating = channel._own, channel._floating
         owner: BufferOwner
         if floating:
-            segment, owner = floating.popleft(), channel._pool
+            segment, owner = floating.pop(), channel._pool
         elif own:
-            segment, owner = own.popleft(), channel
+            segment, owner = own.pop(), channel
         else:
             raise InvariantViolated(f"{channel}: no segment is set aside for a credit that was announced")
         buffer, memory, end = segment.buffer, segment.memory, skew + size

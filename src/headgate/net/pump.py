@@ -268,7 +268,8 @@ class Pump:
     def say_locked(self, due: Iterable[RemoteChannel]) -> list[RemoteChannel]:
         """Say for these channels what they are due to say. For which of them that was the last."""
         over: list[RemoteChannel] = []
-        channels, grant = self.channels, self.consumer.grant
+        channels = self.channels
+        grants: list[tuple[ConsumerStream[RemoteChannel], int]] = []
         for channel in due:
             channel.due = False
             stream, credit = channels.get(channel), channel.unannounced
@@ -277,7 +278,8 @@ class Pump:
                     over.append(channel)
             else:  # as most do: there is credit, and nothing else
                 channel.unannounced = 0
-                grant(stream, credit)
+                grants.append((stream, credit))
+        self.consumer.grant_all(grants)
         return over
 
     def _say_all_locked(self, channel: RemoteChannel, stream: ConsumerStream[RemoteChannel] | None) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from headgate.net.loop import EpollLoop
@@ -56,6 +57,7 @@ class SharedLoop(EpollLoop):
         self._driver = 0  # the thread that has the turn
         self._rest_lock = threading.Lock()  # taken while the network thread rests; released to call it
         self._rest_lock.acquire()
+        self._lazy: deque[Call] = deque()  # what is to be called in the next turn of whoever has the seat
         self._asleep: dict[Sleeper, None] = {}  # tasks that sleep without the seat
         self._interrupted = False  # by Ctrl-C, in a turn of the main thread
         self._wanted = False  # a task has wanted the seat since the network thread last looked
@@ -94,7 +96,7 @@ class SharedLoop(EpollLoop):
 
     def call_lazily(self, function: Call) -> None:
         """Call a function in the next turn: now if somebody sleeps in the seat, else within a moment."""
-        self._soon.append(function)
+        self._lazy.append(function)
         self.ring()
 
     def attend(self) -> None:
@@ -165,6 +167,12 @@ class SharedLoop(EpollLoop):
         finally:
             self._end_turn()
 
+    def _handle(self, happened: list[tuple[int, int]]) -> None:
+        super()._handle(happened)
+        lazy = self._lazy
+        for _ in range(len(lazy)):
+            self._call(lazy.popleft())
+
     def _run_soon(self) -> None:
         """Run what was asked for, unless another thread has the turn; in the order of asking."""
         soon = self._soon
@@ -229,7 +237,7 @@ class SharedLoop(EpollLoop):
                 return
             self._wanted = False
             moment_s = min(2 * moment_s, _LONGEST_MOMENT_S)
-            brief = bool(self._soon) and not brief
+            brief = bool(self._lazy) and not brief
             rest_s = _MOMENT_S if brief else moment_s
 
     def _call_network_thread(self) -> None:
@@ -250,7 +258,7 @@ class SharedLoop(EpollLoop):
         return at_ns
 
     def _has_reason_to_stay_awake(self) -> bool:
-        return bool(self._soon) or (self._sleeper is not None and self._sleeper.woken)
+        return bool(self._soon) or bool(self._lazy) or (self._sleeper is not None and self._sleeper.woken)
 
 
 def _on_main_thread() -> bool:

@@ -28,6 +28,8 @@ from headgate.wire.frames import (
 from headgate.wire.states import CONSUMER_STEPS, ConsumerState, ConsumerStep, step
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from headgate.ids import PartitionId, SubpartitionIndex
     from headgate.wire.frames import AnnounceBacklog, ReportError
 
@@ -127,12 +129,21 @@ number 1, received 7
 
     def grant(self, stream: ConsumerStream[T], credit: int) -> None:
         """Announce that more buffers were set aside."""
-        if stream.book is None:
-            raise LocalProtocolError(f"{stream}: credit, where there is none")
-        if stream.state is not _RECEIVING:
-            stream.move(ConsumerStep.CREDIT, ours=True)
-        stream.book.promise(credit)
-        self._to_send.append(CREDIT_FRAME.pack(_CREDIT_LENGTH, AddCredit.TYPE, stream.receiver, stream.attempt, credit))
+        self.grant_all([(stream, credit)])
+
+    def grant_all(self, grants: Iterable[tuple[ConsumerStream[T], int]]) -> None:
+        """As `grant`, for many streams; all in one piece."""
+        frames: list[bytes] = []
+        for stream, credit in grants:
+            book = stream.book
+            if book is None:
+                raise LocalProtocolError(f"{stream}: credit, where there is none")
+            if stream.state is not _RECEIVING:
+                stream.move(ConsumerStep.CREDIT, ours=True)
+            book.promise(credit)
+            frames.append(CREDIT_FRAME.pack(_CREDIT_LENGTH, AddCredit.TYPE, stream.receiver, stream.attempt, credit))
+        if frames:
+            self._to_send.append(b"".join(frames))
 
     def send_task_event(self, stream: ConsumerStream[T], event: bytes) -> None:
         """Send an event against the stream, to the task that produces."""

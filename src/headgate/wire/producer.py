@@ -111,7 +111,7 @@ class ProducerStream:
         return supply is None or not supply.next_is_data
 
     def available_locked(self) -> Wake:
-        """The subpartition has something, or has failed, or there is credit for it: it takes its turn, once."""
+        """The subpartition has something, or has failed: it takes its turn, once."""
         supply, ledger, session = self.supply, self.ledger, self.session
         if supply is None or self.state is not _SENDING:
             return None
@@ -194,22 +194,23 @@ class ProducerSession:
 
     def on_credit_locked(self, frame: AddCredit) -> Wake:
         """More buffers are set aside for a channel."""
-        return self._granted_locked(frame.receiver, frame.attempt, frame.credit)
+        takes_turn = self._granted_locked(frame.receiver, frame.attempt, frame.credit)
+        return self.wake_locked(urgent=True) if takes_turn else None
 
     def on_credit_run_locked(self, data: memoryview, position: int) -> tuple[int, Wake]:
         """As `on_credit_locked`, for all such frames that lie whole in `data` from `position` on; where they end."""
-        wakes: list[Wake] = []
+        granted, some_take_turns = self._granted_locked, False
         stop = len(data) - (len(data) - position) % CREDIT_FRAME.size
         for length, kind, receiver, attempt, credit in CREDIT_FRAME.iter_unpack(data[position:stop]):
             if kind != _CREDIT or length != _CREDIT_LENGTH or not 1 <= credit <= MAX_CREDIT:
                 break
-            wake = self._granted_locked(receiver, attempt, credit)
-            if wake is not None:
-                wakes.append(wake)
+            if granted(receiver, attempt, credit):
+                some_take_turns = True
             position += CREDIT_FRAME.size
-        return position, together(*wakes) if wakes else None
+        return position, self.wake_locked(urgent=True) if some_take_turns else None
 
-    def _granted_locked(self, receiver: int, attempt: int, credit: int) -> Wake:
+    def _granted_locked(self, receiver: int, attempt: int, credit: int) -> bool:
+        """Whether the stream takes a turn with it, and had none: whoever reads this can send as well."""
         stream = self.streams.get(receiver)
         if stream is None or stream.attempt != attempt:
             stream = self._stream(AddCredit, receiver, attempt)
@@ -219,7 +220,11 @@ class ProducerSession:
         if ledger is None:
             raise RemoteProtocolError(f"{stream}: credit, where there is none")
         ledger.grant(credit)
-        return stream.available_locked() if supply is not None and supply.announced else None
+        if stream.queued or supply is None or not supply.announced or stream.state is not _SENDING:
+            return False
+        stream.queued = True
+        self.turns.append(stream)
+        return True
 
     def on_cancel_locked(self, frame: CancelRequest) -> tuple[ProducerStream, Wake]:
         """The consumer wants no more, or has read the end; the caller releases the subpartition."""
