@@ -73,13 +73,14 @@ def nothing_leaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(NetworkPool, "__init__", remember)
     threads, files = set(threading.enumerate()), unnamed_files()
     yield
-    if pools or unnamed_files() - files or set(threading.enumerate()) - threads:
+    left = set(threading.enumerate()) - threads
+    if pools or unnamed_files() - files or left:
         gc.collect()  # what is garbage has not leaked
+    for thread in left:  # the first of all: what they have, they give back before they end
+        thread.join(timeout=10)
+        assert not thread.is_alive(), f"thread leaked: {thread.name}"
     for pool in pools:
         statistics = pool.statistics()
         assert statistics.free == statistics.total, f"segments leaked: {statistics}"
         assert statistics.exclusive == 0, f"exclusive segments leaked: {statistics}"
-    for thread in set(threading.enumerate()) - threads:
-        thread.join(timeout=10)
-        assert not thread.is_alive(), f"thread leaked: {thread.name}"
     assert unnamed_files() <= files, "sockets or temporary files leaked"

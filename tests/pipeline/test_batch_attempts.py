@@ -4,6 +4,7 @@ Workers are threads here, so what is lost is a worker's control connection; on S
 """
 
 import os
+import threading
 
 import pytest
 from tests.pipeline.test_batch_jobs import Delivered
@@ -206,16 +207,17 @@ def test_a_user_error_after_a_loss_still_counts_its_tries(tmp_path, monkeypatch)
 @pytest.mark.spec("P3")
 def test_a_file_that_was_damaged_is_made_anew(tmp_path, monkeypatch):
     stages = Stages(tmp_path, waits=1)
-    damaged, deploy = [], RegionWorker.deploy
+    damaged, deploy, one_at_a_time = [], RegionWorker.deploy, threading.Lock()
 
     def damage_first(worker, message):
-        if message.stage == 1 and not damaged:
-            damaged.append(next(tmp_path.rglob("v0.0-0.partition")))
-            with damaged[0].open("r+b") as file:
-                file.seek(damaged[0].stat().st_size // 2)
-                byte = file.read(1)[0]
-                file.seek(-1, os.SEEK_CUR)
-                file.write(bytes([byte ^ 0xFF]))
+        with one_at_a_time:  # two workers are told at once: twice damaged is as good as new
+            if message.stage == 1 and not damaged:
+                damaged.append(next(tmp_path.rglob("v0.0-0.partition")))
+                with damaged[0].open("r+b") as file:
+                    file.seek(damaged[0].stat().st_size // 2)
+                    byte = file.read(1)[0]
+                    file.seek(-1, os.SEEK_CUR)
+                    file.write(bytes([byte ^ 0xFF]))
         deploy(worker, message)
 
     monkeypatch.setattr(RegionWorker, "deploy", damage_first)

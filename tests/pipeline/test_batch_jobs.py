@@ -1,10 +1,12 @@
 """BATCH jobs on the local host: regions one after another, run again where they fail, and nothing left on disk."""
 
 import threading
+from pathlib import Path
 
 import pytest
 from tests.support_pipeline import END_S, Gathered, failure, run, running, wait_progress
 from tests.support_regions import Watched, batch_env, files_of, texts
+from tests.support_streams import wait_until
 
 import headgate as hg
 from headgate.cli.top_screen import Panel, Shown, screen
@@ -208,9 +210,16 @@ def test_partitions_are_removed_when_all_their_readers_have_finished(tmp_path):
     env.from_collection(NUMBERS).rebalance().map(str).rebalance().map(int).rebalance().map(last).for_each(print)
     with running(env):
         assert last.seen.reached.wait(END_S)
-        left = [one.rpartition("/")[2] for one in files_of(tmp_path) if one.endswith(".partition")]
-        assert sorted(left) == ["v2.0-0.partition", "v2.0-1.partition"]
-        last.seen.go_on.set()
+        try:  # workers are told to remove them when the next are told to begin
+            wait_until(
+                lambda: (
+                    [Path(one).name for one in files_of(tmp_path) if one.endswith(".partition")]
+                    == ["v2.0-0.partition", "v2.0-1.partition"]
+                ),
+                "files that nobody will read",
+            )
+        finally:
+            last.seen.go_on.set()
 
 
 def test_a_directory_that_cannot_be_used_is_refused_with_its_name(tmp_path):

@@ -140,10 +140,7 @@ class PipelinedSubpartition:
 
     def announce_locked(self) -> Wake:
         """Tell the reader, if there is something to read that it does not know of."""
-        if self.announced or self._listener is None or not self.available_locked():
-            return None
-        self.announced = True
-        return self._listener.available_locked()
+        return None if self.announced else self._press_locked()
 
     def _press_locked(self) -> Wake:
         """As `announce_locked`, but the reader is told again: what it knows of must not wait for more any longer."""
