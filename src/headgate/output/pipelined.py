@@ -128,9 +128,8 @@ class PipelinedSubpartition:
     def flush_locked(self) -> Wake:
         """Let the reader have what is in the unfinished buffer too."""
         assert self._lock.locked(), "the caller holds the exchange lock"
-        if not self._queue or (self._flushed and self.announced):
-            return None
-        self._flushed = True
+        if self._queue:
+            self._flushed = True
         return self._press_locked()
 
     def finish_locked(self) -> None:
@@ -143,7 +142,10 @@ class PipelinedSubpartition:
         return None if self.announced else self._press_locked()
 
     def _press_locked(self) -> Wake:
-        """As `announce_locked`, but the reader is told again: what it knows of must not wait for more any longer."""
+        """As `announce_locked`, but the reader is told again of what it knows: it must not wait for more any longer.
+
+        And each time: the reader may have no credit for it, and whoever flushes can look whether some has come.
+        """
         if self._listener is None or not self.available_locked():
             return None
         self.announced = True
