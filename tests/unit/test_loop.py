@@ -1,5 +1,6 @@
 """The event loops: calls from other threads, timers, file descriptors, and their end."""
 
+import itertools
 import logging
 import os
 import socket
@@ -148,15 +149,15 @@ class Interrupted(deque):
     looks = 0
 
     def interrupt(self, at, function):
-        self.at, self.function = at, function
+        self.at, self.function, self._numbers = at, function, itertools.count(1)
 
     def __bool__(self):
         return len(self) > 0
 
     def __len__(self):
         found = super().__len__()
-        self.looks += 1
-        if self.looks == self.at:
+        self.looks = look = next(self._numbers)  # in one step: two threads may look at once
+        if look == self.at:
             caller = threading.Thread(target=self.function)
             caller.start()
             caller.join()
