@@ -6,6 +6,7 @@ import random
 import socket
 import threading
 import time
+from collections import deque
 
 import pytest
 from tests.support import JOIN_S, Thread, switching_often
@@ -169,6 +170,36 @@ def test_what_is_lazy_is_done_by_the_network_thread_in_the_end(loop):
         done.clear()
         loop.call_lazily(done.set)
         assert done.wait(JOIN_S)
+
+
+class Falling(deque):
+    """In place of the bell: just before it is hung, when the loop is about to sleep, another thread does something."""
+
+    def __init__(self, meanwhile):
+        super().__init__()
+        self._meanwhile = [meanwhile]
+
+    def append(self, token):
+        while self._meanwhile:
+            run(self._meanwhile.pop())
+        super().append(token)
+
+
+def test_a_loop_that_is_stopped_by_another_while_it_falls_asleep_ends():
+    loop = SharedLoop()
+    loop._bell = Falling(loop.stop)
+    loop.start()
+    ended = Thread(loop.join)
+    ended.end()
+
+
+def test_a_timer_that_another_sets_while_the_loop_falls_asleep_comes():
+    loop, come = SharedLoop(), threading.Event()
+    loop._bell = Falling(lambda: loop.call_soon(lambda: loop.call_at(0, come.set)))
+    loop.start()
+    assert come.wait(JOIN_S)
+    loop.stop()
+    loop.join()
 
 
 class Looks:

@@ -293,13 +293,11 @@ class EpollLoop:
         """Sleep until there is something to do; what happened to file descriptors."""
         if self._has_reason_to_stay_awake():
             return self._look()
-        at_ns = self._wait_limit_ns()
-        timeout_s = -1.0 if at_ns is None else min(max(0, at_ns - self.now_ns()), LONGEST_SLEEP_NS) / 1e9
         self._bell.append(None)
-        if self._has_reason_to_stay_awake():
-            timeout_s = 0.0
-        try:
-            return self._epoll.poll(timeout_s, _MAX_EVENTS)
+        try:  # whatever changes from here on, rings
+            at_ns = self._wait_limit_ns()
+            timeout_s = -1.0 if at_ns is None else min(max(0, at_ns - self.now_ns()), LONGEST_SLEEP_NS) / 1e9
+            return self._epoll.poll(0 if self._has_reason_to_stay_awake() else timeout_s, _MAX_EVENTS)
         finally:  # also when a signal interrupts it
             if not self._take_bell():
                 self._rings_owed += 1  # rung, or about to be

@@ -258,7 +258,9 @@ class SharedLoop(EpollLoop):
         return at_ns
 
     def _has_reason_to_stay_awake(self) -> bool:
-        return bool(self._soon) or bool(self._lazy) or (self._sleeper is not None and self._sleeper.woken)
+        if self._stopping or self._soon or self._lazy:
+            return True
+        return self._sleeper is not None and self._sleeper.woken
 
 
 def _on_main_thread() -> bool:
