@@ -122,7 +122,7 @@ def test_only_so_many_may_be_in_their_handshake():
     with Site(plan_of(settings=settings)) as site, site.stranger() as first:
         first.sendall(ClientHandshake(SECRET, JOB, ATTEMPT, worker=0, nonce=bytes(32)).data_to_send()[:20])
         wait_until(lambda: site.coordinator._port.half_open == 1, "the first")
-        with site.stranger() as second:
+        with contextlib.suppress(ConnectionResetError), site.stranger() as second:  # it may end before it is there
             assert is_ended(second)
         first.close()
         wait_until(lambda: site.coordinator.refused == 2, "the end of the first")
