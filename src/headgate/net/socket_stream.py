@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LINGER_NS", "MAX_LINGERING", "SLAB_BYTES", "Lingering", "SocketStream", "StreamSet"]
 
-# Few large reads; but what one has brought, and where it is copied to, should fit into a core's own cache. Interleaved on
-# loopback, 512 KiB were no slower than 1 MiB, and took a little less of the processor.
+# Few large reads; but what one has brought, and where it is copied to, should fit into a core's own cache. Interleaved
+# on loopback, 512 KiB were no slower than 1 MiB, and took a little less of the processor.
 SLAB_BYTES: Final = 512 * 1024
 """Most bytes of one read."""
 
