@@ -755,3 +755,20 @@ def test_the_backlog_behind_an_event_counts():
         remote.event(UserEvent("reload"), backlog=2)
         assert remote.now.backlog == 2
         assert remote.now.floating == 2
+
+
+@pytest.mark.spec("G5")
+def test_channels_share_a_shelf_and_what_was_used_last_is_used_next():
+    with Remote(floating=0) as first, Remote(beside=first) as second:
+        first.arrive(b"hot")
+        taken = first.poll()
+        used = taken.buffer.segment
+        taken.release()
+        second.arrive(b"next")
+        taken = second.poll()
+        assert taken.buffer.segment is used
+        second.arrive(b"last")
+        with pytest.raises(InvariantViolated, match="no segment is set aside"):  # though the first has two there
+            second.arrive()
+        assert (first.now.ready, second.now.ready, len(first.memory.shelf)) == (2, 0, 2)
+        taken.release()

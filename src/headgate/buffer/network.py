@@ -96,6 +96,8 @@ class NetworkPool:
         self._pools: list[LocalPool] = []
         self._wanting: dict[LocalPool, None] = {}  # pools with unserved listeners, longest waiting first
         self._exclusive = 0
+        self.shelf: list[Segment] = []
+        """Exclusive segments that wait for data, of all channels together: the one used last is used next."""
         self._collecting = False  # `collect_returned_locked` is at work
         self._claims: deque[_ExclusiveClaim] = deque()
         _log.info(

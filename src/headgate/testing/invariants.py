@@ -63,6 +63,12 @@ def _check_memory(worker: SimWorker) -> None:
             f"{worker.actor.name}: {free} free + {held} held by pools + {memory._exclusive} exclusive segments "
             f"are not {memory.total}"
         )
+    sources = [channel.source for gate in worker.gates for channel in gate.channels]
+    own = sum([source._own for source in sources if isinstance(source, RemoteChannel)])
+    if own != len(memory.shelf):
+        raise InvariantViolated(
+            f"{worker.actor.name}: {len(memory.shelf)} exclusive segments wait for data, but channels count {own}"
+        )
     sizes = maxima = promised = 0
     for pool in memory._pools:
         sizes += pool.size
@@ -139,7 +145,7 @@ def _check_connection(connection: Connection, worker: SimWorker) -> None:
     for channel, stream in pump.channels.items():
         book = stream.book
         if book is not None and channel.state is RemoteState.RECEIVING and stream.state is ConsumerState.RECEIVING:
-            ready = len(channel._own) + len(channel._floating)
+            ready = channel._own + len(channel._floating)
             if ready != book.outstanding + channel.unannounced:
                 raise InvariantViolated(
                     f"{channel}: {ready} segments are set aside for {book.outstanding} credits at its producer "

@@ -187,7 +187,7 @@ class Simulation:
 
     def _try_again(self, crashed: int) -> None:
         """A new attempt, whose worker listens where the crashed one did: late callers find it there."""
-        job = Job(self.net, self.plan, self.progress, attempt=self.job.attempt + 1)
+        job = Job(self.net, self.plan, self.progress, attempt=self.jobs[-1].attempt + 1)
         self.jobs.append(job)
         for wire in self._wires:
             job.blame_pair(*wire)
