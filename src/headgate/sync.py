@@ -101,6 +101,10 @@ class Sync(Protocol):
         """A new place for one thread to sleep."""
         ...
 
+    def help(self) -> bool:
+        """Do what others have to do just now, the network above all, without waiting. Whether there was anything."""
+        ...
+
 
 class Sleeper(Protocol):
     """A thread that is about to sleep, as far as a `Driver` knows it."""
@@ -120,6 +124,10 @@ class Driver(Protocol):
 
     def sleep(self, sleeper: Sleeper, timeout_s: float | None) -> bool:
         """Work until the sleeper is woken (True) or until the time is over (False)."""
+        ...
+
+    def help(self) -> bool:
+        """Work, if there is anything to do at this moment and nobody does it. Whether there was."""
         ...
 
     def ring(self) -> None:
@@ -179,6 +187,10 @@ class ThreadSync:
     def waiter(self) -> Waiter:
         """A new place for one thread to sleep."""
         return _ThreadWaiter(self.driver)
+
+    def help(self) -> bool:
+        """Do what the driver has to do just now, if there is one."""
+        return self.driver is not None and self.driver.help()
 
 
 class Ticker:

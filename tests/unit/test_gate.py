@@ -257,6 +257,28 @@ def test_waiting_is_counted_as_idle():
         assert timer.state is TaskState.BUSY
 
 
+@pytest.mark.spec("G1")
+def test_who_finds_nothing_helps_the_network_before_it_sleeps_or_flushes():
+    states = []
+
+    class Helped(HookedSync):
+        __slots__ = ()
+
+        def help(self):
+            states.append(timer.state)
+            inputs.write(0, b"a")
+            return True
+
+    timer = TaskTimer(iter(range(100)).__next__)
+    with Inputs(1, sync=Helped(pytest.fail)) as inputs:
+        gate = inputs.gate(0, timer=timer)
+        gate.read(before_wait=lambda: pytest.fail("there is something at hand")).release()
+        assert states == [TaskState.IDLE]
+        assert timer.state is TaskState.BUSY
+        assert gate.poll() is None, "who does not wait does not help"
+        assert len(states) == 1
+
+
 # Unions.
 
 

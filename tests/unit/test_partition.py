@@ -221,7 +221,7 @@ def test_a_release_wakes_a_writer_that_waits_for_memory():
     cause = ValueError("boom")
     sync = HookedSync(lambda _: exchange.partition.release(cause))
     with Exchange(sync=sync, required=2, maximum=2) as exchange:
-        with pytest.raises(Cancelled):
+        with pytest.raises(Cancelled, match="was released: boom"):  # and not only that its pool is gone
             write(exchange, bytes(1000))
         assert len(sync.waits) == 1
         exchange.writer.close()

@@ -266,6 +266,27 @@ def test_time_asleep_is_back_pressure() -> None:
         give(pool, segment)
 
 
+@pytest.mark.spec("M6")
+def test_who_finds_no_segment_helps_the_network_before_it_sleeps() -> None:
+    states: list[TaskState] = []
+
+    class Helped(ScriptedSync):
+        def help(self) -> bool:
+            states.append(timer.state)
+            give(pool, segment)
+            return True
+
+    timer = TaskTimer(ManualClock().now_ns)
+    with small_network(count=1, sync=Helped()) as network:
+        pool = network.create_pool("pool", required=1)
+        segment = take(pool)
+        assert segment is not None
+        assert pool.request(timer=timer) is segment  # a sleep would have no end
+        assert states == [TaskState.BACK_PRESSURED]
+        assert timer.state is TaskState.BUSY
+        give(pool, segment)
+
+
 @pytest.mark.spec("M6", "M9")
 @pytest.mark.parametrize("granted", [False, True])
 def test_an_interrupted_sleep_leaves_no_claim_and_no_segment(granted: bool) -> None:

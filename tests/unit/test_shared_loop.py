@@ -12,7 +12,7 @@ import pytest
 from tests.support import JOIN_S, Thread, switching_often
 from tests.support_streams import wait_until
 
-from headgate.net.loop import THREAD_NAME
+from headgate.net.loop import THREAD_NAME, NetworkThread
 from headgate.net.shared_loop import SharedLoop
 from headgate.sync import ThreadSync
 
@@ -143,6 +143,25 @@ def watched(loop):
     theirs.close()
 
 
+@pytest.fixture
+def watched_apart():
+    """A loop whose network thread does nothing by itself; the other end of a socket of it, and what was read there."""
+    loop = SharedLoop()
+    ended = threading.Event()
+    loop._thread = NetworkThread(ended.wait)
+    loop.start()
+    ours, theirs = socket.socketpair()
+    read = []
+    loop.call_soon(lambda: loop.watch(ours.fileno(), lambda: read.append(ours.recv(100)), None))
+    yield loop, theirs, read
+    loop.call_soon(lambda: loop.watch(ours.fileno(), None, None))
+    ended.set()
+    loop.join()
+    loop._release()
+    ours.close()
+    theirs.close()
+
+
 def test_who_attends_sees_what_has_happened_or_lets_the_network_thread_wait_for_it(loop, watched):
     theirs, read_on = watched
     for number in range(1, 50):
@@ -162,6 +181,45 @@ def test_attention_in_a_turn_waits_for_no_other(loop, watched):
     assert done.wait(JOIN_S)
     theirs.send(b"after")
     wait_until(lambda: read_on, "reading")
+
+
+def test_who_helps_does_what_has_happened_and_lazy_calls_only_if_nothing_has(watched_apart):
+    loop, theirs, read = watched_apart
+    lazy = []
+    loop.call_lazily(lambda: lazy.append(1))
+    theirs.send(b"x")
+    assert loop.help()
+    assert (len(read), lazy) == (1, [])
+    assert not loop.help()
+    assert (len(read), lazy) == (1, [1])
+    assert not loop._seat.locked()
+
+
+def test_nobody_helps_who_sits_there(watched_apart):
+    loop, theirs, read = watched_apart
+    theirs.send(b"x")
+    with loop._seat:
+        assert not loop.help()
+    assert not read
+    assert loop.help()
+
+
+def test_who_helped_calls_the_network_thread_for_those_who_sleep(watched_apart):
+    loop, theirs, _ = watched_apart
+
+    class Asleep:
+        woken = False
+
+    loop._asleep[Asleep()] = None
+    theirs.send(b"x")
+    assert loop.help()
+    assert loop._rest_lock.acquire(blocking=False), "it was called"
+
+
+def test_before_the_start_there_is_nothing_to_help_with():
+    loop = SharedLoop()
+    assert not loop.help()
+    loop.stop()
 
 
 def test_what_is_lazy_is_done_by_the_network_thread_in_the_end(loop):

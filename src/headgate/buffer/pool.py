@@ -172,6 +172,7 @@ class LocalPool:
             RequestTimeout: there was none within `timeout_s`.
             Cancelled: the pool was destroyed before or meanwhile.
         """
+        self._help(timer)
         claim = None
         with self.lock:
             if self._destroyed:
@@ -336,6 +337,16 @@ class LocalPool:
     def _drop_locked(self) -> Wake:
         self.held -= 1
         return self._network.give_back_locked(self._available.pop())
+
+    def _help(self, timer: TaskTimer | None) -> None:
+        """Let the network send, if nobody does: that costs less than to fall asleep until others have."""
+        if timer is not None:
+            timer.enter(TaskState.BACK_PRESSURED)
+        try:
+            self._network.sync.help()
+        finally:
+            if timer is not None:
+                timer.leave()
 
     def _await(self, claim: Claim, channel: int, timeout_s: float | None, timer: TaskTimer | None) -> Segment:
         if timer is not None:

@@ -169,8 +169,6 @@ class InputGate(Gate):
             self.fail_locked(error)
             if wake is None:
                 raise
-        if self._outlets:
-            wake = together(wake, self.rest_locked())
         return None, wake  # a failure comes with the next call, after the wake-ups
 
     def hurry_locked(self) -> Wake:

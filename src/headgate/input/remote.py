@@ -47,7 +47,7 @@ class RemoteOutlet(Outlet, Protocol):
 _RECEIVING = RemoteState.RECEIVING
 _DATA = Kind.DATA
 _NOT_USED, _ENOUGH, _MORE_WANTED = Answer.NOT_USED, Answer.USED_ENOUGH, Answer.USED_MORE_WANTED
-_ENOUGH_CREDIT: Final = 8  # of one channel, so that waiting for more does not pay
+_ENOUGH_CREDIT: Final = 4  # of one channel: the producer goes on with it while the reader has more to read
 _MAX_EVENT_BYTES: Final = 1024 * 1024
 _EVENT_OVERHEAD_BYTES: Final = 256
 

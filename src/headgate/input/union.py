@@ -90,7 +90,7 @@ class UnionGate(Gate):
             if taken is not None:
                 taken.channel += self._offsets[gate]
                 return taken, wake
-        return None, together(wake, self._rest_locked())
+        return None, wake
 
     def statistics(self) -> tuple[GateStatistics, ...]:
         """The gates at this moment."""

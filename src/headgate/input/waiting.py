@@ -70,6 +70,16 @@ class Gate(ABC):
             PartitionNotFound: a partition did not appear in time.
             Cancelled: the gate was released.
         """
+        taken = self._take(done)
+        if taken is None:
+            with self.lock:
+                rested = self._rest_locked()
+            if rested is not None:
+                rested()
+        return taken
+
+    def _take(self, done: BufferSlice | None = None) -> BufferSlice | None:
+        """As `poll`; what waits for the reader to rest waits on."""
         freed = None
         self.lock.acquire()  # see the note on locks in `sync`
         try:
@@ -100,7 +110,9 @@ class Gate(ABC):
         `before_wait` is called when there is nothing at hand, before the thread goes to sleep: a task flushes
         its outputs there.
         """
-        taken = self.poll(done)
+        taken = self._take(done)
+        if taken is None and not self.finished and self._help():
+            taken = self._take()
         if taken is not None or self.finished:
             return taken
         if before_wait is not None:
@@ -108,7 +120,7 @@ class Gate(ABC):
         deadline_ns = None if timeout_s is None else self._clock.now_ns() + int(timeout_s * 1e9)
         while True:
             self._sleep(deadline_ns)
-            taken = self.poll()
+            taken = self._take()
             if taken is not None or self.finished:
                 return taken
             if self._interrupted:
@@ -151,6 +163,16 @@ class Gate(ABC):
     @abstractmethod
     def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
         """The next bytes of whoever's turn it is, and whom to wake; a failure is remembered."""
+
+    def _help(self) -> bool:
+        """Look whether the network has something, which costs less than to fall asleep for it. Whether it had."""
+        if self._timer is None:
+            return self._sync.help()
+        self._timer.enter(TaskState.IDLE)
+        try:
+            return self._sync.help()
+        finally:
+            self._timer.leave()
 
     def _sleep(self, deadline_ns: int | None) -> None:
         """Wait for a wake-up, the deadline or the next retry, whatever is first; then retry what is due."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Peer", "Peers"]
 
-_ENOUGH_CREDIT: Final = 64  # channels with credit to announce, so that waiting for more does not pay
+_ENOUGH_CREDIT: Final = 8  # channels with credit to announce: their producers go on while the reader reads
 _LOOK_AGAIN_NS: Final = 50_000_000  # while the other side's connection is awaited
 
 

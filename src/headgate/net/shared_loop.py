@@ -133,6 +133,23 @@ class SharedLoop(EpollLoop):
         finally:
             del self._asleep[sleeper]
 
+    def help(self) -> bool:
+        """Act on what has happened, unless another thread has the seat. Whether anything had.
+
+        If so, what is lazy waits on: the caller has something to do now, and will be back.
+        """
+        if not self._thread.started or not self._seat.acquire(blocking=False):
+            return False
+        self._wanted = True
+        happened = None
+        try:
+            happened = self._look()
+            if happened or self._lazy:
+                self._act_on(happened, lazily=not happened)
+        finally:
+            self._leave_seat()
+        return bool(happened)
+
     def _drive(self, sleeper: Sleeper, deadline_ns: int | None) -> None:
         self._sleeper, self._deadline_ns = sleeper, deadline_ns
         try:
@@ -143,10 +160,13 @@ class SharedLoop(EpollLoop):
                 self._turn()
         finally:
             self._sleeper = self._deadline_ns = None
-            self._seat.release()
-            self._run_soon()
-            if self._stopping or self._attentive or self._is_needed():
-                self._call_network_thread()
+            self._leave_seat()
+
+    def _leave_seat(self) -> None:
+        self._seat.release()
+        self._run_soon()
+        if self._stopping or self._attentive or self._is_needed():
+            self._call_network_thread()
 
     def _is_needed(self) -> bool:
         """Whether a task sleeps that relies on somebody in the seat; one that was woken will be back to take it."""
@@ -157,21 +177,19 @@ class SharedLoop(EpollLoop):
     def _turn(self) -> None:
         self._act_on(self._wait())
 
-    def _act_on(self, happened: list[tuple[int, int]]) -> None:
+    def _act_on(self, happened: list[tuple[int, int]], *, lazily: bool = True) -> None:
         self._turn_lock.acquire()
         self._driver = threading.get_ident()
         if happened:
             self._attentive = False
         try:
             self._handle(happened)
+            if lazily:
+                lazy = self._lazy
+                for _ in range(len(lazy)):
+                    self._call(lazy.popleft())
         finally:
             self._end_turn()
-
-    def _handle(self, happened: list[tuple[int, int]]) -> None:
-        super()._handle(happened)
-        lazy = self._lazy
-        for _ in range(len(lazy)):
-            self._call(lazy.popleft())
 
     def _run_soon(self) -> None:
         """Run what was asked for, unless another thread has the turn; in the order of asking."""

@@ -146,7 +146,12 @@ class ResultPartition:
                 wake()
         if buffer is not None or not wait:
             return buffer
-        segment = self.pool.request(channel, mid_record, timeout_s=self._request_timeout_s, timer=self._timer)
+        try:
+            segment = self.pool.request(channel, mid_record, timeout_s=self._request_timeout_s, timer=self._timer)
+        except Cancelled:
+            if self._refusal is None:
+                raise
+            raise self._refusal_again() from None  # it says why there is no pool any more
         return self._begin(segment, channel)
 
     def _begin(self, segment: Segment, channel: int) -> Buffer:

@@ -115,3 +115,7 @@ class SimSync:
     def waiter(self) -> SimWaiter:
         """A new place for one thread to sleep."""
         return SimWaiter()
+
+    def help(self) -> bool:
+        """Nobody helps: the network has actions of its own."""
+        return False
