@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Peer", "Peers"]
 
 _ENOUGH_CREDIT: Final = 8  # channels with credit to announce: their producers go on while the reader reads
+_SHARE: Final = 16  # but not fewer than this part of all channels: where there are many, no producer is at its end
 _LOOK_AGAIN_NS: Final = 50_000_000  # while the other side's connection is awaited
 
 
@@ -65,7 +66,7 @@ class Peer:
         """A channel has something to say; see `RemoteOutlet`."""
         self._due[channel] = None
         self._channels[channel] = None
-        if not urgent and len(self._due) < _ENOUGH_CREDIT:
+        if not urgent and len(self._due) < max(_ENOUGH_CREDIT, len(self._channels) // _SHARE):
             return None
         return self._hurry_locked()
 

@@ -138,7 +138,7 @@ class SharedLoop(EpollLoop):
 
         If so, what is lazy waits on: the caller has something to do now, and will be back.
         """
-        if not self._thread.started or not self._seat.acquire(blocking=False):
+        if self.here or not self._seat.acquire(blocking=False):
             return False
         self._wanted = True
         happened = None

@@ -114,11 +114,17 @@ class PipelinedSubpartition:
         """A buffer behind the others, which must all be finished; dropped if nobody will read it."""
         if self.state is not _WRITING:
             return self._refuse_locked(reader)
-        self._queue.append(reader)
+        queue = self._queue
+        queue.append(reader)
         if reader.buffer.kind is not _DATA:
             return self._press_locked()
         self.backlog += 1
-        return None if self.announced or self._listener is None else self.announce_locked()
+        if self.announced or self._listener is None:
+            return None
+        if len(queue) == 1:  # mostly it is empty yet
+            return self._press_locked()
+        self.announced = True
+        return self._listener.available_locked()
 
     def _refuse_locked(self, reader: BufferReader) -> Wake:
         if self.state is SubpartitionState.FINISHED:
