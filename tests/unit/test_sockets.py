@@ -145,6 +145,26 @@ def test_a_large_slab_is_shared_but_what_is_seen_is_ones_own(world):
         assert keeper.data == bytes([i]) * 50_000
 
 
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+def test_reads_of_all_sizes_with_and_without_the_systems_own_recv(world, monkeypatch, where):
+    if where == "elsewhere":
+        monkeypatch.setattr(socket_stream, "_small_read", None)
+    stream, raw = world.facing_raw()
+    keeper = Keeper(stream)
+    world.transport.call(lambda: stream.start(keeper))
+    small, sent = socket_stream._SMALL_BYTES, b""
+    for size in (1, small - 1, small, small + 1, 20 * small, 1, 100):
+        content = bytes([size % 251]) * size
+        raw.sendall(content)
+        sent += content
+        keeper.wait_for_bytes(len(sent))
+        assert world.transport.call(stream._receive) is False, "there is nothing, and that is no error"
+    assert keeper.data == sent
+    raw.close()
+    keeper.wait(lambda: "lost" in keeper.events, "the end")
+    assert keeper.events == ["received", "lost"]
+
+
 # --- back pressure ---------------------------------------------------------------------------------------------------
 
 
