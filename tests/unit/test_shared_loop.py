@@ -143,6 +143,13 @@ def watched(loop):
     theirs.close()
 
 
+class Sleeping:
+    """A task asleep, as far as the loop knows it."""
+
+    def __init__(self, *, woken=False):
+        self.woken = woken
+
+
 @pytest.fixture
 def watched_apart():
     """A loop whose network thread does nothing by itself; the other end of a socket of it, and what was read there."""
@@ -207,13 +214,43 @@ def test_nobody_helps_who_sits_there(watched_apart):
 def test_who_helped_calls_the_network_thread_for_those_who_sleep(watched_apart):
     loop, theirs, _ = watched_apart
 
-    class Asleep:
-        woken = False
-
-    loop._asleep[Asleep()] = None
+    loop._asleep[Sleeping()] = None
     theirs.send(b"x")
     assert loop.help()
     assert loop._rest_lock.acquire(blocking=False), "it was called"
+
+
+@pytest.mark.parametrize(("away_ns", "called"), [(1_000, False), (1_000_000, True)])
+def test_who_was_back_soon_the_last_time_does_not_call_it(watched_apart, away_ns, called):
+    loop, theirs, _ = watched_apart
+    now_ns = 10**9
+    loop.now_ns = lambda: now_ns
+    loop._asleep[Sleeping()] = None
+    theirs.send(b"x")
+    loop.help()
+    loop._rest_lock.acquire(blocking=False)
+    now_ns += away_ns
+    loop.help()
+    assert loop._rest_lock.acquire(blocking=False) is called
+
+
+@pytest.mark.parametrize(
+    ("brief", "away", "woken", "needed"),
+    [
+        (True, True, [False], False),  # who is away will be back
+        (True, False, [False], True),
+        (True, False, [False, True], False),  # who was woken will be
+        (False, True, [False, True], True),
+        (False, True, [True], False),
+        (False, True, [], False),
+    ],
+)
+def test_the_network_thread_stays_for_those_whom_nobody_else_will_wake(watched_apart, brief, away, woken, needed):
+    loop, _, _ = watched_apart
+    loop._brief, loop._away = brief, away
+    for one in woken:
+        loop._asleep[Sleeping(woken=one)] = None
+    assert loop._is_needed() is needed
 
 
 def test_before_the_start_there_is_nothing_to_help_with():

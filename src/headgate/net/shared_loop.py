@@ -6,8 +6,8 @@ has something to send sends it, whoever sits there asleep. The network thread ta
 moment, or when a task left it while another sleeps.
 
 Two locks: who has the seat may wait for what happens, who has the turn may act on it; the seat is taken first.
-Invariants: with a task asleep, somebody is in the seat or has been called; what `call_soon` was given is run by its
-caller, or by whoever has the turn before giving it back.
+Invariants: with a task asleep, somebody is in the seat, has been called, or looks in a moment; what `call_soon` was
+given is run by its caller, or by whoever has the turn before giving it back.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ _log = logging.getLogger(__name__)
 _MOMENT_S: Final = 0.001
 _HELPED_S: Final = 0.004
 _LONGEST_MOMENT_S: Final = 0.008
+# While others sleep, whoever goes has the network thread take its place, unless it was back as soon as this the last
+# time: then the two would take the seat from each other for every buffer.
+_SOON_NS: Final = 200_000
 _LOOKS: Final = 2  # for what others ask while a turn is given back: they find it taken, and rely on another look
 
 
@@ -62,6 +65,9 @@ class SharedLoop(EpollLoop):
         self._interrupted = False  # by Ctrl-C, in a turn of the main thread
         self._wanted = False  # a task has wanted the seat since the network thread last looked
         self._helped = False  # a task has acted without the seat since the network thread last rested
+        self._left_ns = 0  # when a task went last
+        self._away = False  # none has come since
+        self._brief = False  # the last that came had not been away for long
         self._attentive = False  # what happens next is waited for
         self._sleeper: Sleeper | None = None  # the task in the seat
         self._deadline_ns: int | None = None  # when that has waited long enough
@@ -119,7 +125,7 @@ class SharedLoop(EpollLoop):
     def sleep(self, sleeper: Sleeper, timeout_s: float | None) -> bool:
         """Drive until the sleeper is woken (True) or its time is over; asleep while another thread has the seat."""
         deadline_ns = None if timeout_s is None else self.now_ns() + int(timeout_s * 1e9)
-        self._wanted = True
+        self._come()
         self._asleep[sleeper] = None  # before the look at the seat: who has it now looks here after leaving it
         if self._thread.started and self._seat.acquire(blocking=False):
             del self._asleep[sleeper]
@@ -132,6 +138,7 @@ class SharedLoop(EpollLoop):
             return sleeper.sleep(left_s)
         finally:
             del self._asleep[sleeper]
+            self._go()
 
     def help(self) -> bool:
         """Act on what has happened, unless another thread has the seat. Whether anything had.
@@ -140,7 +147,7 @@ class SharedLoop(EpollLoop):
         """
         if self.here or not self._seat.acquire(blocking=False):
             return False
-        self._wanted = True
+        self._come()
         happened = None
         try:
             happened = self._look()
@@ -162,15 +169,31 @@ class SharedLoop(EpollLoop):
             self._sleeper = self._deadline_ns = None
             self._leave_seat()
 
+    def _come(self) -> None:
+        """A task is here, in the seat or asleep."""
+        self._wanted, self._away = True, False
+        self._brief = self.now_ns() - self._left_ns < _SOON_NS
+
+    def _go(self) -> None:
+        """A task goes back to its own work."""
+        self._left_ns, self._away = self.now_ns(), True
+
     def _leave_seat(self) -> None:
+        self._go()
         self._seat.release()
         self._run_soon()
         if self._stopping or self._attentive or self._is_needed():
             self._call_network_thread()
 
     def _is_needed(self) -> bool:
-        """Whether a task sleeps that relies on somebody in the seat; one that was woken will be back to take it."""
-        return bool(self._asleep) and any(not sleeper.woken for sleeper in list(self._asleep))
+        """Whether a task sleeps that relies on somebody in the seat, and nobody will be there in a moment."""
+        if not self._asleep:
+            return False
+        asleep = list(self._asleep)
+        waiting = [sleeper for sleeper in asleep if not sleeper.woken]
+        if not waiting:
+            return False
+        return not (self._brief and (self._away or len(waiting) < len(asleep)))
 
     # Turns.
 
