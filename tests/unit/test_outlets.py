@@ -50,3 +50,32 @@ def test_what_is_urgent_does_not_wait():
         _, calls = outlet_of(remote)
         remote.locked(remote.channel.send_event_locked, b"event")
         assert len(calls.soon) == 1
+
+
+@pytest.mark.spec("G5")
+@pytest.mark.parametrize(("channels", "enough"), [(10, 8), (128, 8), (160, 10)])
+def test_credit_of_many_channels_goes_before_the_reader_has_read_all(channels, enough):
+    with Remote() as remote:
+        peer, calls = outlet_of(remote)
+        peer._channels = dict.fromkeys(range(channels))
+        for number in range(1, enough + 1):
+            assert calls.soon == [], f"{number - 1} of {channels} channels"
+            with remote.memory.lock:
+                wake = peer.due_locked(number - 1, urgent=False)
+            if wake is not None:
+                wake()
+        assert calls.soon == [peer.open]
+
+
+@pytest.mark.spec("G5")
+def test_credit_of_one_channel_goes_before_the_reader_has_read_all():
+    with Remote(exclusive=8, floating=0) as remote:
+        for _ in range(8):
+            remote.arrive()
+        remote.read()
+        assert remote.due == [False], "there may be more"
+        remote.read()
+        remote.read()
+        assert remote.due == []
+        remote.read()
+        assert remote.due == [True], "its producer can go on with four"

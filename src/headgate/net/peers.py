@@ -66,7 +66,8 @@ class Peer:
         """A channel has something to say; see `RemoteOutlet`."""
         self._due[channel] = None
         self._channels[channel] = None
-        if not urgent and len(self._due) < max(_ENOUGH_CREDIT, len(self._channels) // _SHARE):
+        count = len(self._due)
+        if not urgent and (count < _ENOUGH_CREDIT or count * _SHARE < len(self._channels)):
             return None
         return self._hurry_locked()
 
