@@ -230,8 +230,12 @@ def test_who_was_back_soon_the_last_time_does_not_call_it(watched_apart, away_ns
     loop.help()
     loop._rest_lock.acquire(blocking=False)
     now_ns += away_ns
-    loop.help()
-    assert loop._rest_lock.acquire(blocking=False) is called
+    assert not loop.help(), "it is about to sleep"
+    assert not loop._rest_lock.acquire(blocking=False)
+    now_ns += 1_000
+    theirs.send(b"x")
+    assert loop.help()
+    assert loop._rest_lock.acquire(blocking=False) is called, "not the look counts, but the work before it"
 
 
 @pytest.mark.parametrize(

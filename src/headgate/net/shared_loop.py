@@ -143,7 +143,8 @@ class SharedLoop(EpollLoop):
     def help(self) -> bool:
         """Act on what has happened, unless another thread has the seat. Whether anything had.
 
-        If so, what is lazy waits on: the caller has something to do now, and will be back.
+        If so, what is lazy waits on: the caller has something to do now, and will be back. If not, it is about to
+        sleep.
         """
         if self.here or not self._seat.acquire(blocking=False):
             return False
@@ -154,7 +155,7 @@ class SharedLoop(EpollLoop):
             if happened or self._lazy:
                 self._act_on(happened, lazily=not happened)
         finally:
-            self._leave_seat()
+            self._leave_seat(going=bool(happened))
         return bool(happened)
 
     def _drive(self, sleeper: Sleeper, deadline_ns: int | None) -> None:
@@ -167,7 +168,7 @@ class SharedLoop(EpollLoop):
                 self._turn()
         finally:
             self._sleeper = self._deadline_ns = None
-            self._leave_seat()
+            self._leave_seat(going=True)
 
     def _come(self) -> None:
         """A task is here, in the seat or asleep."""
@@ -178,11 +179,12 @@ class SharedLoop(EpollLoop):
         """A task goes back to its own work."""
         self._left_ns, self._away = self.now_ns(), True
 
-    def _leave_seat(self) -> None:
-        self._go()
+    def _leave_seat(self, *, going: bool) -> None:
+        if going:
+            self._go()
         self._seat.release()
         self._run_soon()
-        if self._stopping or self._attentive or self._is_needed():
+        if self._stopping or self._attentive or (going and self._is_needed()):
             self._call_network_thread()
 
     def _is_needed(self) -> bool:
