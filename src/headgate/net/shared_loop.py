@@ -1,9 +1,10 @@
 """A loop that is driven by whichever thread has nothing better to do.
 
-Changing threads is costly, in CPython above all. So a task that would go to sleep, waiting for input or for an
-output buffer, takes the loop's seat and does the network's work itself until it has what it waits for; and a task that
-has something to send sends it, whoever sits there asleep. The network thread takes the seat when no task has come for a
-moment, or when a task left it while another sleeps.
+Changing threads is costly, in CPython above all. So a task that finds no input or no output buffer looks what has
+happened (`help`), and if it would go to sleep all the same takes the loop's seat and does the network's work itself
+until it has what it waits for; and a task that has something to send sends it, whoever sits there asleep. The network
+thread takes the seat when no task has come for a moment, or when a task that is not always back soon left it while
+another sleeps.
 
 Two locks: who has the seat may wait for what happens, who has the turn may act on it; the seat is taken first.
 Invariants: with a task asleep, somebody is in the seat, has been called, or looks in a moment; what `call_soon` was
