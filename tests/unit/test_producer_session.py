@@ -203,11 +203,27 @@ def test_credit_is_waited_for_after_a_flushed_backlog_was_said():
 
 
 @pytest.mark.spec("N2")
+def test_credit_is_waited_for_if_a_flush_goes_on_in_a_buffer_that_has_none():
+    with Producer(5, credit=1) as side:
+        side.add(5, b"to ")
+        buffer = side.begin(5, b"be ")
+        side.flush(5)
+        assert short(side.send()) == [(5, b"to ")]
+        assert side.attended == 1
+        side.credit(5, 1)
+        assert short(side.send()) == [(5, b"be ")]
+        assert side.attended == 1
+        side.end(5, buffer)
+
+
+@pytest.mark.spec("N2")
 def test_full_buffers_wait_for_credit_as_long_as_it_takes():
     with Producer(5, credit=0) as side:
         side.add(5, b"a")
         side.add(5, b"b")
         assert frames(side.send()) == [AnnounceBacklog(5, 2)]
+        side.credit(5, 1)
+        assert short(side.send()) == [(5, b"a")]
         assert not side.attended
 
 

@@ -181,6 +181,21 @@ def test_who_attends_sees_what_has_happened_or_lets_the_network_thread_wait_for_
         wait_until(lambda expected=number: len(read_on) == expected, "reading")
 
 
+def test_who_attends_in_its_turn_sees_after_it_what_has_happened(watched_apart):
+    loop, theirs, read = watched_apart
+    read_in_turn = []
+
+    def act():
+        theirs.send(b"x")
+        loop.attend()
+        read_in_turn.extend(read)
+
+    loop.call_soon(act)
+    assert not read_in_turn
+    assert read == [b"x"]
+    assert not loop._rest_lock.acquire(blocking=False), "nothing is waited for"
+
+
 def test_attention_in_a_turn_waits_for_no_other(loop, watched):
     theirs, read_on = watched
     done = threading.Event()

@@ -109,17 +109,19 @@ class SharedLoop(EpollLoop):
     def attend(self) -> None:
         """See what has happened. If nothing has, let the network thread keep the seat until something does.
 
-        Who sits there already, or acts in its turn, will see it by itself.
+        In a turn: after it. Who sits there already will see it by itself.
         """
-        happened = None
-        if not self.here and self._seat.acquire(blocking=False):
+        self._attentive = True
+        if not self.here:
+            self._see()
+
+    def _see(self) -> None:
+        if self._seat.acquire(blocking=False):
             try:
                 if happened := self._look():
                     self._act_on(happened)
             finally:
                 self._seat.release()
-        if not happened:
-            self._attentive = True
         if not self._seat.locked() and (self._attentive or self._is_needed()):
             self._call_network_thread()
 
@@ -232,6 +234,8 @@ class SharedLoop(EpollLoop):
         else:  # calls that add calls: the network goes on with them, between what else it has to do
             self.ring()
             self._call_network_thread()
+        if self._attentive and not self.here:
+            self._see()
         if self._interrupted and _on_main_thread():
             self._interrupted = False
             raise KeyboardInterrupt

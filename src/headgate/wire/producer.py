@@ -276,11 +276,9 @@ class ProducerSession:
             if supply is None or stream.state is not _SENDING:
                 continue
             if ledger is not None and ledger.sent >= ledger.granted and supply.next_is_data:
-                if (frame := self._backlog_frame(stream, supply)) is not None:
-                    pieces.append(frame)
-                    owners.append(None)
-                if supply.pressing:
-                    wakes.append(self.starving)
+                frames = self._without_credit(stream, supply, wakes)
+                pieces += frames
+                owners += [None] * len(frames)
                 continue
             try:
                 taken, wake = supply.poll_locked()
@@ -297,22 +295,21 @@ class ProducerSession:
                 if plain and ledger is not None:
                     ledger.spend()
                 sequence, stream.told_backlog = stream.sequence, min(supply.backlog, MAX_BACKLOG)
-                if plain and checksum is None:
-                    about = stream.receiver, sequence, stream.told_backlog, taken.offset % ALIGNMENT
-                    pieces += (pack(_HEAD_LENGTH + size, _PLAIN, *about), memory)
-                else:
-                    pieces += (self._head(stream, supply, taken), memory)
+                about = stream.receiver, sequence, stream.told_backlog, taken.offset % ALIGNMENT
+                plainly = plain and checksum is None
+                head = pack(_HEAD_LENGTH + size, _PLAIN, *about) if plainly else self._head(stream, supply, taken)
+                pieces += (head, memory)
                 owners += (None, taken)
                 stream.sequence = (sequence + 1) & _SEQUENCE_MASK
                 sent_buffers += 1
                 sent_bytes += size
-            if (
-                supply.announced
-                and stream.state is _SENDING
-                and (ledger is None or ledger.sent < ledger.granted or stream.has_turn)
-            ):
+            if not supply.announced or stream.state is not _SENDING:
+                continue
+            if ledger is None or ledger.sent < ledger.granted or stream.has_turn:
                 stream.queued = True
                 turns.append(stream)
+            else:
+                self._without_credit(stream, supply, wakes)
         self.buffers_out += sent_buffers
         self.bytes_out += sent_bytes
         return Outgoing(pieces, owners), together(*wakes) if wakes else None
@@ -331,14 +328,15 @@ class ProducerSession:
             stream.receiver, stream.sequence, stream.told_backlog, len(memory), skew, flags, checksum
         )
 
-    @staticmethod
-    def _backlog_frame(stream: ProducerStream, supply: Supply) -> bytes | None:
-        """At zero credit the consumer learns once that there is something; each buffer after that tells the rest."""
+    def _without_credit(self, stream: ProducerStream, supply: Supply, wakes: list[Wake]) -> list[bytes]:
+        """The consumer learns once that there is something; each buffer after that tells the rest."""
+        if supply.pressing:
+            wakes.append(self.starving)
         backlog = min(supply.backlog, MAX_BACKLOG)
         if not backlog or stream.told_backlog:
-            return None
+            return []
         stream.told_backlog = backlog
-        return encode_frame(AnnounceBacklog(stream.receiver, backlog))
+        return [encode_frame(AnnounceBacklog(stream.receiver, backlog))]
 
     def _say_locked(self, frame: bytes) -> Wake:
         self._control.append(frame)
