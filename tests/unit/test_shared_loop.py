@@ -148,6 +148,11 @@ class Sleeping:
 
     def __init__(self, *, woken=False):
         self.woken = woken
+        self.woken_asleep = None
+
+    def sleep(self, timeout_s):
+        self.woken_asleep = self.woken
+        return True
 
 
 @pytest.fixture
@@ -229,7 +234,7 @@ def test_nobody_helps_who_sits_there(watched_apart):
 def test_who_helped_calls_the_network_thread_for_those_who_sleep(watched_apart):
     loop, theirs, _ = watched_apart
 
-    loop._asleep[Sleeping()] = None
+    loop._asleep[Sleeping()] = False
     theirs.send(b"x")
     assert loop.help()
     assert loop._rest_lock.acquire(blocking=False), "it was called"
@@ -240,7 +245,7 @@ def test_who_was_back_soon_the_last_time_does_not_call_it(watched_apart, away_ns
     loop, theirs, _ = watched_apart
     now_ns = 10**9
     loop.now_ns = lambda: now_ns
-    loop._asleep[Sleeping()] = None
+    loop._asleep[Sleeping()] = False
     theirs.send(b"x")
     loop.help()
     loop._rest_lock.acquire(blocking=False)
@@ -254,22 +259,48 @@ def test_who_was_back_soon_the_last_time_does_not_call_it(watched_apart, away_ns
 
 
 @pytest.mark.parametrize(
-    ("brief", "away", "woken", "needed"),
+    ("expected", "asleep", "needed"),
     [
-        (True, True, [False], False),  # who is away will be back
-        (True, False, [False], True),
-        (True, False, [False, True], False),  # who was woken will be
-        (False, True, [False, True], True),
-        (False, True, [True], False),
-        (False, True, [], False),
+        (True, [(False, False)], False),  # who is away will be back
+        (False, [(False, False)], True),
+        (False, [(False, False), (True, True)], False),  # who was woken will be
+        (False, [(False, False), (True, False)], True),
+        (False, [(True, False)], False),
+        (False, [], False),
     ],
 )
-def test_the_network_thread_stays_for_those_whom_nobody_else_will_wake(watched_apart, brief, away, woken, needed):
+def test_the_network_thread_stays_for_those_whom_nobody_else_will_wake(watched_apart, expected, asleep, needed):
     loop, _, _ = watched_apart
-    loop._brief, loop._away = brief, away
-    for one in woken:
-        loop._asleep[Sleeping(woken=one)] = None
+    loop._back_ns = loop.now_ns() + (10**12 if expected else 0)
+    for woken, brief in asleep:
+        loop._asleep[Sleeping(woken=woken)] = brief
     assert loop._is_needed() is needed
+
+
+@pytest.mark.parametrize("brief", [True, False])
+def test_the_seat_is_left_to_another_that_got_something_if_it_will_be_back(watched_apart, brief):
+    loop, _, _ = watched_apart
+    mine, other = Sleeping(), Sleeping()
+    loop._asleep[other] = brief
+
+    def wake_other():
+        other.woken = True
+        loop.call_lazily(lambda: setattr(mine, "woken", True))
+
+    loop.call_lazily(wake_other)
+    loop.sleep(mine, None)
+    assert mine.woken_asleep is not brief, "it sleeps without the seat, or was in it to the end"
+    assert not loop._seat.locked()
+    assert not loop._rest_lock.acquire(blocking=False), "nobody else is needed"
+    assert list(loop._asleep) == [other]
+
+
+def test_the_network_thread_comes_when_a_task_sleeps_and_no_other_is_back(watched_apart):
+    loop, _, _ = watched_apart
+    loop._asleep[Sleeping()] = True
+    loop._rest_lock = Looks(lambda: setattr(loop, "_wanted", True))
+    loop._rest()
+    assert len(loop._rest_lock.rests_s) == 1
 
 
 def test_before_the_start_there_is_nothing_to_help_with():

@@ -36,10 +36,17 @@ _log = logging.getLogger(__name__)
 _MOMENT_S: Final = 0.001
 _HELPED_S: Final = 0.004
 _LONGEST_MOMENT_S: Final = 0.008
-# While others sleep, whoever goes has the network thread take its place, unless it was back as soon as this the last
-# time: then the two would take the seat from each other for every buffer.
+# A task that was away for no longer than this is taken to be back as soon again. Meanwhile the seat is left to it: else
+# another would do its work, and would have to wake it for every buffer.
 _SOON_NS: Final = 200_000
 _LOOKS: Final = 2  # for what others ask while a turn is given back: they find it taken, and rely on another look
+
+
+class _Visit(threading.local):
+    """What is known of the calling task."""
+
+    left_ns = 0  # when it went
+    brief = False  # before it came, it had not been away for long
 
 
 class SharedLoop(EpollLoop):
@@ -62,13 +69,12 @@ class SharedLoop(EpollLoop):
         self._rest_lock = threading.Lock()  # taken while the network thread rests; released to call it
         self._rest_lock.acquire()
         self._lazy: deque[Call] = deque()  # what is to be called in the next turn of whoever has the seat
-        self._asleep: dict[Sleeper, None] = {}  # tasks that sleep without the seat
+        self._asleep: dict[Sleeper, bool] = {}  # tasks that sleep; whether each was back soon
         self._interrupted = False  # by Ctrl-C, in a turn of the main thread
         self._wanted = False  # a task has wanted the seat since the network thread last looked
         self._helped = False  # a task has acted without the seat since the network thread last rested
-        self._left_ns = 0  # when a task went last
-        self._away = False  # none has come since
-        self._brief = False  # the last that came had not been away for long
+        self._visit = _Visit()
+        self._back_ns = 0  # until when a task that was back soon is expected to be so again
         self._attentive = False  # what happens next is waited for
         self._sleeper: Sleeper | None = None  # the task in the seat
         self._deadline_ns: int | None = None  # when that has waited long enough
@@ -128,17 +134,11 @@ class SharedLoop(EpollLoop):
     def sleep(self, sleeper: Sleeper, timeout_s: float | None) -> bool:
         """Drive until the sleeper is woken (True) or its time is over; asleep while another thread has the seat."""
         deadline_ns = None if timeout_s is None else self.now_ns() + int(timeout_s * 1e9)
-        self._come()
-        self._asleep[sleeper] = None  # before the look at the seat: who has it now looks here after leaving it
-        if self._thread.started and self._seat.acquire(blocking=False):
-            del self._asleep[sleeper]
-            self._drive(sleeper, deadline_ns)
-            if sleeper.woken:
-                return sleeper.sleep(0)
-            self._asleep[sleeper] = None
+        self._asleep[sleeper] = self._come()  # before the look at the seat: who has it now looks here after leaving it
         try:
-            left_s = None if deadline_ns is None else (deadline_ns - self.now_ns()) / 1e9
-            return sleeper.sleep(left_s)
+            if self._thread.started and self._seat.acquire(blocking=False):
+                self._drive(sleeper, deadline_ns)
+            return sleeper.sleep(None if deadline_ns is None else max(0, deadline_ns - self.now_ns()) / 1e9)
         finally:
             del self._asleep[sleeper]
             self._go()
@@ -158,10 +158,11 @@ class SharedLoop(EpollLoop):
             if happened or self._lazy:
                 self._act_on(happened, lazily=not happened)
         finally:
-            self._leave_seat(going=bool(happened))
+            self._leave_seat(going=bool(happened), staying=not happened)
         return bool(happened)
 
     def _drive(self, sleeper: Sleeper, deadline_ns: int | None) -> None:
+        """Until the sleeper is woken, or another that will be back for the seat: who gets most does the work."""
         self._sleeper, self._deadline_ns = sleeper, deadline_ns
         try:
             while not (sleeper.woken or self._stopping or self._interrupted):
@@ -169,36 +170,43 @@ class SharedLoop(EpollLoop):
                     break
                 self._wanted = True
                 self._turn()
+                if len(self._asleep) > 1 and self._is_another_back_soon():
+                    break
         finally:
             self._sleeper = self._deadline_ns = None
-            self._leave_seat(going=True)
+            self._leave_seat(going=sleeper.woken)
 
-    def _come(self) -> None:
-        """A task is here, in the seat or asleep."""
-        self._wanted, self._away = True, False
-        self._brief = self.now_ns() - self._left_ns < _SOON_NS
+    def _come(self) -> bool:
+        """A task is here, in the seat or asleep. Whether it was back soon."""
+        self._wanted = True
+        visit = self._visit
+        visit.brief = brief = self.now_ns() - visit.left_ns < _SOON_NS
+        return brief
 
     def _go(self) -> None:
         """A task goes back to its own work."""
-        self._left_ns, self._away = self.now_ns(), True
+        visit = self._visit
+        visit.left_ns = now_ns = self.now_ns()
+        if visit.brief:
+            self._back_ns = now_ns + _SOON_NS
 
-    def _leave_seat(self, *, going: bool) -> None:
+    def _leave_seat(self, *, going: bool, staying: bool = False) -> None:
         if going:
             self._go()
         self._seat.release()
         self._run_soon()
-        if self._stopping or self._attentive or (going and self._is_needed()):
+        if self._stopping or self._attentive or (not staying and self._is_needed()):
             self._call_network_thread()
 
     def _is_needed(self) -> bool:
         """Whether a task sleeps that relies on somebody in the seat, and nobody will be there in a moment."""
-        if not self._asleep:
+        if not self._asleep or self.now_ns() < self._back_ns:
             return False
-        asleep = list(self._asleep)
-        waiting = [sleeper for sleeper in asleep if not sleeper.woken]
-        if not waiting:
-            return False
-        return not (self._brief and (self._away or len(waiting) < len(asleep)))
+        return any(not sleeper.woken for sleeper in list(self._asleep)) and not self._is_another_back_soon()
+
+    def _is_another_back_soon(self) -> bool:
+        """Whether a task was woken that will not be away for long."""
+        return any(brief and sleeper.woken for sleeper, brief in list(self._asleep.items()))
 
     # Turns.
 
@@ -281,7 +289,7 @@ class SharedLoop(EpollLoop):
         rest_s, moment_s, brief = (_HELPED_S if self._helped else _MOMENT_S), _MOMENT_S, True
         self._helped = False
         while not self._stopping and not self._rest_lock.acquire(timeout=rest_s):
-            if not (self._wanted or self._seat.locked()):
+            if not self._seat.locked() and (not self._wanted or self._is_needed()):
                 return
             self._wanted = False
             moment_s = min(2 * moment_s, _LONGEST_MOMENT_S)
