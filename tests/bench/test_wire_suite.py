@@ -119,7 +119,7 @@ def test_progress_has_an_end(ran: tuple[Report, Told]) -> None:
     calls = ran[1].calls
     assert [done for _, done, _ in calls] == list(range(len(calls)))
     assert {total for _, _, total in calls} == {len(calls)}
-    assert calls[0][0] == "throughput, 1 channel (1/1)"
+    assert calls[0][0] == "throughput, 1 channel (1/3)"
 
 
 def test_the_libraries_compete_at_the_sizes_that_are_named(ran: tuple[Report, Told]) -> None:
@@ -142,9 +142,13 @@ def test_a_choice_runs_only_what_it_needs() -> None:
         "response, credit, to the return",
     ]
     assert told.calls == [
-        ("throughput, 10 channels (1/1)", 0, 3),
-        ("throughput, checksum (1/1)", 1, 3),
-        ("response, credit (1/1)", 2, 3),
+        ("throughput, 10 channels (1/3)", 0, 7),
+        ("throughput, checksum (1/3)", 1, 7),
+        ("throughput, checksum (2/3)", 2, 7),
+        ("throughput, 10 channels (2/3)", 3, 7),
+        ("throughput, 10 channels (3/3)", 4, 7),
+        ("throughput, checksum (3/3)", 5, 7),
+        ("response, credit (1/1)", 6, 7),
     ]
     assert [panel.title for panel in report.panels] == [
         "A consumer that drops to 10 % and returns, credit",

@@ -1,5 +1,6 @@
 """The frame of the bench suites: turns, medians, goals, and how suites are found."""
 
+import dataclasses
 import json
 import math
 import sys
@@ -185,6 +186,15 @@ def test_a_contest_runs_what_was_asked_for_and_what_that_needs():
     assert [[one.name for one in panel.series] for panel in bench.panels] == [["hare", "snail"]]
     assert list(Bench(only=["nobody"]).contest(contest)) == []
     assert Bench(only=["nobody"]).steps(contest) == 0
+
+
+def test_a_contest_of_several_rounds_goes_so_often_for_every_repeat():
+    order: list[str] = []
+    bench = Bench(repeats=2, only=["tortoise"])
+    contest = dataclasses.replace(_contest(order), rounds=3)
+    assert bench.steps(contest) == 6
+    assert [row.case for row in bench.contest(contest)] == ["race, tortoise"]
+    assert order == ["tortoise"] * 6
 
 
 def test_a_contest_knows_all_its_runs():

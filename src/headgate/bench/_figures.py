@@ -203,6 +203,9 @@ class Contest(Generic[T]):
     name: str
     runs: Mapping[str, Callable[[], T]]
     cases: Sequence[Case[T]]
+    rounds: int = 1
+    """How often each run goes for every repeat. A machine's speed may change from second to second: many short runs
+    in turns tell more than few long ones."""
     panels: Callable[[Mapping[str, Sequence[T]]], Sequence[Panel]] = lambda _: ()
     """Made of what the runs found that were done, which may be some of them only."""
 

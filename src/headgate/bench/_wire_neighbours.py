@@ -39,6 +39,7 @@ __all__ = ["Phases", "neighbours"]
 
 _FAST, _SLOW = range(2)
 _NAMES: Final = ("fast", "slow")
+_ROUNDS: Final = 3
 _PAUSE_S: Final = 0.005  # what the slow consumer takes for one buffer
 _BARRIER_NS: Final = 20_000_000
 _LEAD_NS: Final = 30_000_000  # from the schedule's making to its start: it has to reach the other process
@@ -122,6 +123,7 @@ def neighbours(ends: Ends, phases: Phases) -> Iterator[Contest[Outcome]]:
     """The contest of the case."""
     yield Contest(
         name="slow-neighbour",
+        rounds=_ROUNDS,
         runs={mode.value: partial(_run, ends, mode, phases) for mode in FlowControl},
         cases=list(_cases()),
         panels=_panels,
@@ -139,6 +141,7 @@ def _cases() -> Iterator[Case[Outcome]]:
             against="itself alone",
             baseline=(mode.value,),
             baseline_figure=lambda found: found.alone() / 1e6,
+            paired=True,
             goal=0.9 if credit else None,
         )
         yield Case(

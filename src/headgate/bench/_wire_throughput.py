@@ -30,6 +30,7 @@ __all__ = ["throughput"]
 
 _KIB: Final = 1024
 _MIB: Final = 1024 * _KIB
+_ROUNDS: Final = 3
 _SLOWEST: Final = 20e6  # bytes/s: below it something hangs
 _OURS: Final = "10 channels"
 _CHANNELS: Final = {"1 channel": 1, _OURS: 10, "100 channels": 100, "1,000 channels": 1_000}
@@ -50,6 +51,7 @@ def _beside_sockets(ends: Ends, total: int) -> Contest[float]:
     beside_small = partial(_case, against="raw sockets, 32 KiB", baseline=("raw 32 KiB",))
     return Contest(
         name="throughput",
+        rounds=_ROUNDS,
         runs={
             **{name: partial(_ours, ends, total, channels=channels) for name, channels in _CHANNELS.items()},
             "raw 32 KiB": lambda: raw_sockets(total, 32 * _KIB) / 1e9,
@@ -77,6 +79,7 @@ def _beside_libraries(
     names = {library: f"{library} {format_size(size)}" for library, size in sizes.items()}
     return Contest(
         name="throughput",
+        rounds=_ROUNDS,
         runs={**{library: partial(run, library) for library in sizes}, _OURS: partial(_ours, ends, total)},
         cases=[
             *(_case(name, library) for library, name in names.items()),
@@ -100,6 +103,7 @@ def _variants(ends: Ends, total: int) -> Contest[float]:
     varied = ["TLS", *networks]
     return Contest(
         name="throughput",
+        rounds=_ROUNDS,
         runs={
             _OURS: partial(_ours, ends, total),
             "TLS": partial(_ours, ends, total, tls=True),

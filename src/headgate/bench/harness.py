@@ -163,10 +163,12 @@ class Bench:
         if not cases:
             return
 
-        def starting(name: str, turn: int) -> None:
-            self.progress(f"{contest.name}, {name} ({turn + 1}/{self.repeats})")
+        turns = self.repeats * contest.rounds
 
-        found = take_turns(contest.needed(cases), self.repeats, starting)
+        def starting(name: str, turn: int) -> None:
+            self.progress(f"{contest.name}, {name} ({turn + 1}/{turns})")
+
+        found = take_turns(contest.needed(cases), turns, starting)
         self.panels += contest.panels(found)
         for case in cases:
             yield case.row(found)
@@ -174,7 +176,7 @@ class Bench:
     def steps(self, contest: Contest[_T]) -> int:
         """How much a contest adds to what `expect` is told: every turn of every run is a step."""
         cases = [case for case in contest.cases if self.wants(case.case)]
-        return len(contest.needed(cases)) * self.repeats
+        return len(contest.needed(cases)) * self.repeats * contest.rounds
 
     def _start(self, case: str) -> bool:
         wanted = self.wants(case)

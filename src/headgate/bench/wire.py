@@ -38,8 +38,8 @@ class Amounts(NamedTuple):
     response_s: float  # of each of three phases
 
 
-_FULL = Amounts(total=2048 * _MIB, latency_s=2.0, neighbours=Phases(1.0, 3.0), response_s=1.5)
-_QUICK = Amounts(total=128 * _MIB, latency_s=0.3, neighbours=Phases(0.25, 0.7), response_s=0.3)
+_FULL = Amounts(total=1024 * _MIB, latency_s=2.0, neighbours=Phases(0.5, 1.5), response_s=1.5)
+_QUICK = Amounts(total=64 * _MIB, latency_s=0.3, neighbours=Phases(0.25, 0.5), response_s=0.3)
 
 
 @suite("wire", "The exchange between two workers: throughput, latency, a slow neighbour, response.", charts=True)
