@@ -66,15 +66,15 @@ def raise_at_once(parent: Parent, total: int, size: int) -> int:
     raise RuntimeError("no mood to send")
 
 
-def send_one_less(parent: Parent, rate_hz: float, count: int) -> None:
-    _ping._send(parent, rate_hz, count - 1)
+def send_one_less(parent: Parent, rate_hz: float, count: int, work_s: float) -> None:
+    _ping._send(parent, rate_hz, count - 1, work_s)
 
 
 def receive_conditions(parent: Parent, *args: float) -> tuple[float, set[str]]:
     """What the receiving thread finds in its process."""
     found = []
 
-    def look(connection: socket.socket) -> list[float]:
+    def look(connection: socket.socket, work_s: float) -> list[float]:
         found.append((sys.getswitchinterval(), {thread.name for thread in threading.enumerate()}))
         return []
 

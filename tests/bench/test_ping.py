@@ -22,6 +22,10 @@ def test_every_message_is_timed(rate_hz: int, busy: float) -> None:
     assert all(0 < delay_ms < 60_000 for delay_ms in delays_ms)
 
 
+def test_work_at_both_ends_delays_every_message() -> None:
+    assert min(bare_ping(200, 0.1, 0.0, work_s=0.002)) >= 4.0, "in milliseconds"
+
+
 def test_a_lost_message_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_ping, "_send", send_one_less)
     with pytest.raises(InvariantViolated, match="19 of 20 messages arrived"):
@@ -31,7 +35,7 @@ def test_a_lost_message_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("busy", "threads"), [(0.5, {"MainThread", "bench-busy"}), (0.0, {"MainThread"})])
 def test_the_receiver_works_under_the_conditions_asked_for(busy: float, threads: set[str]) -> None:
     with (
-        child(receive_conditions, busy, 0.01, 0.0003) as process,
+        child(receive_conditions, busy, 0.01, 0.0003, 0.0) as process,
         socket.create_connection(("127.0.0.1", process.receive(START_S)), timeout=START_S),
     ):
         assert process.result(START_S) == (pytest.approx(0.0003), threads)
@@ -40,7 +44,7 @@ def test_the_receiver_works_under_the_conditions_asked_for(busy: float, threads:
 def test_messages_in_pieces_are_put_together() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        receiver = Thread(lambda: _ping._delays_ms(theirs))
+        receiver = Thread(lambda: _ping._delays_ms(theirs, 0.0))
         sent_ns = time.monotonic_ns()
         stream = b"".join(_ping._MESSAGE.pack(sent_ns - number * 10**12) for number in range(3))
         for start in range(0, len(stream), 70):
@@ -61,7 +65,7 @@ def test_a_sender_that_wakes_late_catches_up(monkeypatch: pytest.MonkeyPatch) ->
                 return server.getsockname()[1]
 
         started_s = time.monotonic()
-        sender = Thread(lambda: _ping._send(Told(), 1_000, 100))
+        sender = Thread(lambda: _ping._send(Told(), 1_000, 100, 0.0))
         connection, _ = server.accept()
         with connection:
             connection.sendall(_ping._GO)

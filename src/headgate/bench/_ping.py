@@ -38,12 +38,14 @@ def bare_ping(
     *,
     busy_period_s: float = 0.01,
     switch_interval_s: float = 0.005,
+    work_s: float = 0.0,
 ) -> list[float]:
     """Milliseconds from send to receipt of every 100-byte message sent in that time, in the order they came.
 
     The receiver's process is busy for the share `busy` of each `busy_period_s`, and hands the interpreter over
     after `switch_interval_s` (5 ms is Python's default). Both ends sleep between messages; above 2,000 a second,
-    several leave together.
+    several leave together. Before and after each send, and before and after the time of each receipt is taken, the
+    thread that does it computes for `work_s`.
 
     >>> delays_ms = bare_ping(1_000, 0.05)
     >>> len(delays_ms), min(delays_ms) > 0
@@ -54,8 +56,8 @@ def bare_ping(
         raise ValueError(f"{rate_hz:g} messages/s for {seconds:g} s: send at least one")
     _check_share(busy, busy_period_s)
     with (
-        child(_receive, busy, busy_period_s, switch_interval_s) as receiver,
-        child(_send, rate_hz, count) as sender,
+        child(_receive, busy, busy_period_s, switch_interval_s, work_s) as receiver,
+        child(_send, rate_hz, count, work_s) as sender,
     ):
         sender.send(receiver.receive(START_S))
         delays_ms: list[float] = results_of(receiver, sender, timeout_s=START_S + 2 * seconds)[0]
@@ -129,18 +131,22 @@ def _check_share(share: float, period_s: float) -> None:
 
 
 def _be_busy(stop: threading.Event, share: float, period_s: float) -> None:
-    now_ns = time.monotonic_ns
-    busy_ns, idle_s = round(share * period_s * 1e9), (1 - share) * period_s
+    busy_s, idle_s = share * period_s, (1 - share) * period_s
     while not stop.is_set():
-        until_ns = now_ns() + busy_ns
-        while now_ns() < until_ns:
-            for _ in _SPIN:
-                pass
+        _compute(busy_s)
         if idle_s:
             stop.wait(idle_s)
 
 
-def _receive(parent: Parent, busy: float, busy_period_s: float, switch_interval_s: float) -> list[float]:
+def _compute(seconds: float) -> None:
+    now_ns = time.monotonic_ns
+    until_ns = now_ns() + round(seconds * 1e9)
+    while now_ns() < until_ns:
+        for _ in _SPIN:
+            pass
+
+
+def _receive(parent: Parent, busy: float, busy_period_s: float, switch_interval_s: float, work_s: float) -> list[float]:
     """The consumer's process: busy, and receiving until the sender closes."""
     sys.setswitchinterval(switch_interval_s)
     with socket.create_server((_LOOPBACK, 0)) as server:
@@ -149,15 +155,16 @@ def _receive(parent: Parent, busy: float, busy_period_s: float, switch_interval_
         connection, _ = server.accept()
     with connection, busy_thread(busy, period_s=busy_period_s):
         connection.sendall(_GO)
-        return _delays_ms(connection)
+        return _delays_ms(connection, work_s)
 
 
-def _delays_ms(connection: socket.socket) -> list[float]:
+def _delays_ms(connection: socket.socket, work_s: float) -> list[float]:
     """Milliseconds from send to receipt of every message."""
     delays_ms: list[float] = []
     into = memoryview(bytearray(_READ_BYTES))
     filled = 0
     while count := connection.recv_into(into[filled:]):
+        _compute(work_s)
         received_ns = time.monotonic_ns()
         filled += count
         whole = filled - filled % _MESSAGE.size
@@ -165,10 +172,11 @@ def _delays_ms(connection: socket.socket) -> list[float]:
         # The start of a message whose rest is still to come moves to the front.
         into[: filled - whole] = into[whole:filled]
         filled -= whole
+        _compute(work_s)
     return delays_ms
 
 
-def _send(parent: Parent, rate_hz: float, count: int) -> None:
+def _send(parent: Parent, rate_hz: float, count: int, work_s: float) -> None:
     """Send all messages when they are due."""
     port = parent.receive(START_S)
     with socket.create_connection((_LOOPBACK, port), timeout=START_S) as connection:
@@ -176,5 +184,7 @@ def _send(parent: Parent, rate_hz: float, count: int) -> None:
         connection.settimeout(None)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for sent_ns, number in bursts(rate_hz, count):
+            _compute(work_s)
             connection.sendall(_MESSAGE.pack(sent_ns) * number)
+            _compute(work_s)
         time.sleep(_QUIET_S)

@@ -35,6 +35,8 @@ _TIMEOUTS: Final = ("auto", "0", "1 ms", "10 ms", "100 ms")
 _BUSY: Final = 0.5
 _RECORD: Final = "<q92x"  # when it was sent, and padding to 100 bytes
 _BARE: Final = "bare socket"
+_WORK_S: Final = 60e-6  # before and after each send and receipt: about what ours has for 25 records
+_WORKING: Final = "bare socket with as much Python"
 _QUIET_S: Final = 0.05  # between the last record and the end, which would compete with its receipt
 
 
@@ -52,6 +54,7 @@ def latency(ends: Ends, seconds: float) -> Iterator[Contest[Delays]]:
             name=f"latency, {rate_hz:,}/s",
             runs={
                 _BARE: partial(_bare, rate_hz, seconds),
+                _WORKING: partial(_bare, rate_hz, seconds, _WORK_S),
                 **{_name(timeout): partial(_ours, ends, rate_hz, seconds, timeout) for timeout in _TIMEOUTS},
             },
             cases=list(_cases(rate_hz)),
@@ -59,7 +62,7 @@ def latency(ends: Ends, seconds: float) -> Iterator[Contest[Delays]]:
 
 
 def _cases(rate_hz: int) -> Iterator[Case[Delays]]:
-    for run in (_BARE, *map(_name, _TIMEOUTS)):
+    for run in (_BARE, _WORKING, *map(_name, _TIMEOUTS)):
         name, auto = f"latency, {rate_hz:,}/s, {run}", run == _name("auto")
         yield Case(case=f"{name}, p50", unit="ms", run=run, figure=_p50)
         yield Case(
@@ -91,9 +94,9 @@ def _summary(delays_ms: list[float]) -> Delays:
     return Delays(percentile(delays_ms, 50), percentile(delays_ms, 99))
 
 
-def _bare(rate_hz: float, seconds: float) -> Delays:
+def _bare(rate_hz: float, seconds: float, work_s: float = 0.0) -> Delays:
     interval_s = Settings().execution.switch_interval.seconds  # what a worker sets
-    return _summary(bare_ping(rate_hz, seconds, _BUSY, switch_interval_s=interval_s))
+    return _summary(bare_ping(rate_hz, seconds, _BUSY, switch_interval_s=interval_s, work_s=work_s))
 
 
 def _ours(ends: Ends, rate_hz: float, seconds: float, timeout: str) -> Delays:
