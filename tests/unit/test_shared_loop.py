@@ -277,6 +277,19 @@ def test_the_network_thread_stays_for_those_whom_nobody_else_will_wake(watched_a
     assert loop._is_needed() is needed
 
 
+def test_who_is_back_is_not_expected_any_more(watched_apart):
+    loop, theirs, _ = watched_apart
+    now_ns = 10**9
+    loop.now_ns = lambda: now_ns
+    loop._asleep[Sleeping()] = False
+    for _ in range(2):  # the second time it has been away for no time
+        theirs.send(b"x")
+        assert loop.help()
+    assert not loop._is_needed()
+    assert not loop.help(), "it is about to sleep"
+    assert loop._is_needed()
+
+
 @pytest.mark.parametrize("brief", [True, False])
 def test_the_seat_is_left_to_another_that_got_something_if_it_will_be_back(watched_apart, brief):
     loop, _, _ = watched_apart

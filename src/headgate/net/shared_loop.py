@@ -2,9 +2,9 @@
 
 Changing threads is costly, in CPython above all. So a task that finds no input or no output buffer looks what has
 happened (`help`), and if it would go to sleep all the same takes the loop's seat and does the network's work itself
-until it has what it waits for; and a task that has something to send sends it, whoever sits there asleep. The network
-thread takes the seat when no task has come for a moment, or when a task that is not always back soon left it while
-another sleeps.
+until it has what it waits for; and a task that has something to send sends it, whoever sits there asleep. Of two tasks,
+the one that is always back soon does the work. The network thread takes the seat when no task has come for a moment, or
+when one that is not always back soon left it while another sleeps.
 
 Two locks: who has the seat may wait for what happens, who has the turn may act on it; the seat is taken first.
 Invariants: with a task asleep, somebody is in the seat, has been called, or looks in a moment; what `call_soon` was
@@ -37,7 +37,7 @@ _MOMENT_S: Final = 0.001
 _HELPED_S: Final = 0.004
 _LONGEST_MOMENT_S: Final = 0.008
 # A task that was away for no longer than this is taken to be back as soon again. Meanwhile the seat is left to it: else
-# another would do its work, and would have to wake it for every buffer.
+# another would do the network's work, and would have to wake it for every buffer.
 _SOON_NS: Final = 200_000
 _LOOKS: Final = 2  # for what others ask while a turn is given back: they find it taken, and rely on another look
 
@@ -74,7 +74,7 @@ class SharedLoop(EpollLoop):
         self._wanted = False  # a task has wanted the seat since the network thread last looked
         self._helped = False  # a task has acted without the seat since the network thread last rested
         self._visit = _Visit()
-        self._back_ns = 0  # until when a task that was back soon is expected to be so again
+        self._back_ns = 0  # until when the last that went, if it had been back soon, is expected to be so again
         self._attentive = False  # what happens next is waited for
         self._sleeper: Sleeper | None = None  # the task in the seat
         self._deadline_ns: int | None = None  # when that has waited long enough
@@ -122,6 +122,7 @@ class SharedLoop(EpollLoop):
             self._see()
 
     def _see(self) -> None:
+        """`attend`, outside of a turn."""
         if self._seat.acquire(blocking=False):
             try:
                 if happened := self._look():
@@ -178,7 +179,7 @@ class SharedLoop(EpollLoop):
 
     def _come(self) -> bool:
         """A task is here, in the seat or asleep. Whether it was back soon."""
-        self._wanted = True
+        self._wanted, self._back_ns = True, 0
         visit = self._visit
         visit.brief = brief = self.now_ns() - visit.left_ns < _SOON_NS
         return brief
