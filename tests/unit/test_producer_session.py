@@ -227,6 +227,17 @@ def test_full_buffers_wait_for_credit_as_long_as_it_takes():
         assert not side.attended
 
 
+@pytest.mark.parametrize(("channels", "enough"), [(10, 8), (287, 8), (320, 10)])
+def test_buffers_of_many_channels_go_before_the_writer_has_no_more(channels, enough):
+    with Producer(*range(channels), max_streams=channels, segments=2 * channels) as side:
+        for number in range(1, enough + 1):
+            assert not side.hurried
+            side.add(number, b"a")
+        assert side.hurried == 1
+        side.add(enough + 1, b"a")
+        assert side.hurried == 1, "it was said"
+
+
 # Pieces of buffers -----------------------------------------------------------------------------------------
 
 

@@ -316,6 +316,19 @@ def test_the_network_thread_comes_when_a_task_sleeps_and_no_other_is_back(watche
     assert len(loop._rest_lock.rests_s) == 1
 
 
+@pytest.mark.parametrize("acting", [False, True])
+def test_what_was_asked_for_and_left_undone_is_done_a_moment_later_unless_somebody_acts(watched_apart, acting):
+    loop, _, _ = watched_apart
+    loop._soon.append(print)
+    loop._helped = loop._wanted = True
+    if acting:
+        loop._turn_lock.acquire()
+    give_back = loop._turn_lock.release if acting else lambda: None
+    loop._rest_lock = Looks(lambda: None, lambda: (give_back(), loop._soon.clear()))
+    loop._rest()
+    assert [round(rest_s * 1000) for rest_s in loop._rest_lock.rests_s] == ([1, 2] if acting else [1])
+
+
 def test_before_the_start_there_is_nothing_to_help_with():
     loop = SharedLoop()
     assert not loop.help()
@@ -396,7 +409,8 @@ def test_the_network_thread_rests_longer_after_a_task_has_acted_by_itself():
     loop = SharedLoop()
     for helped in (False, True, False):
         if helped:
-            loop.call_soon(loop._soon.clear)
+            loop.call_soon(print)
+            loop._soon.clear()  # it was done
         loop._rest_lock = looks = Looks(lambda: None)
         loop._rest()
         assert [round(rest_s * 1000) for rest_s in looks.rests_s] == [4 if helped else 1]

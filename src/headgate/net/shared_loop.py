@@ -273,7 +273,8 @@ class SharedLoop(EpollLoop):
                     self._turn()
                 finally:
                     self._seat.release()
-                if self._soon or self._attentive or self._is_needed():
+                asked = self._soon and not self._is_another_back_soon()  # else that one goes on with it
+                if asked or self._attentive or self._is_needed():
                     continue
             self._rest()
         self._seat.acquire()  # for good: nobody drives any more
@@ -287,10 +288,11 @@ class SharedLoop(EpollLoop):
         The longer they have been coming, the less often this looks; but if something was asked for and is not done, the
         next look is a moment later: has a task come by then, it has done it.
         """
-        rest_s, moment_s, brief = (_HELPED_S if self._helped else _MOMENT_S), _MOMENT_S, True
-        self._helped = False
+        helped, self._helped = self._helped, False
+        rest_s, moment_s, brief = (_HELPED_S if helped and not self._soon else _MOMENT_S), _MOMENT_S, True
         while not self._stopping and not self._rest_lock.acquire(timeout=rest_s):
-            if not self._seat.locked() and (not self._wanted or self._is_needed()):
+            nobody = not (self._seat.locked() or self._turn_lock.locked())
+            if nobody and (self._soon or not self._wanted or self._is_needed()):
                 return
             self._wanted = False
             moment_s = min(2 * moment_s, _LONGEST_MOMENT_S)

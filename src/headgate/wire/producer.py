@@ -59,7 +59,8 @@ _CREDIT: Final = AddCredit.TYPE
 _LENGTH_BYTES: Final = 4
 _HEAD_LENGTH: Final = PLAIN_DATA.size - _LENGTH_BYTES
 _CREDIT_LENGTH: Final = CREDIT_FRAME.size - _LENGTH_BYTES
-_ENOUGH_TURNS: Final = 8  # streams with something to send, so that waiting for more does not pay
+_ENOUGH_TURNS: Final = 8  # streams with something to send, so that waiting for more does not pay;
+_SHARE: Final = 32  # but not fewer than this part of all: where there are many, more will have something soon
 _MAX_FRUITLESS: Final = 100_000  # requests of one connection that ended before anything was sent
 
 
@@ -123,7 +124,7 @@ class ProducerStream:
         turns = session.turns
         turns.append(self)
         # Who is not the first relies on the call of the first.
-        if supply.pressing or len(turns) == _ENOUGH_TURNS:
+        if supply.pressing or len(turns) == session.enough_turns:
             return session.wake_locked(urgent=True)
         return session.wake_locked(urgent=False) if len(turns) == 1 else None
 
@@ -164,6 +165,8 @@ class ProducerSession:
         self._fruitless = 0
         self.turns: deque[ProducerStream] = deque()
         """Streams that have something to send."""
+        self.enough_turns = _ENOUGH_TURNS
+        """With so many of them it does not pay to wait for more."""
         self._control: list[bytes] = []  # to send before any data
         self.buffers_out = 0
         self.bytes_out = 0
@@ -190,6 +193,7 @@ class ProducerSession:
             )
         self._last_receiver = frame.receiver
         self.streams[frame.receiver] = stream = ProducerStream(self, frame)
+        self.enough_turns = max(_ENOUGH_TURNS, len(self.streams) // _SHARE)
         return stream
 
     def on_credit_locked(self, frame: AddCredit) -> Wake:
