@@ -313,7 +313,7 @@ class ProducerSession:
                 stream.queued = True
                 turns.append(stream)
             else:
-                self._without_credit(stream, supply, wakes)
+                self._without_credit(stream, supply, wakes)  # the backlog went with the buffer
         self.buffers_out += sent_buffers
         self.bytes_out += sent_bytes
         return Outgoing(pieces, owners), together(*wakes) if wakes else None
