@@ -358,7 +358,7 @@ def a_lost_connection_fails_nobody():
     return [(Pump, "lose_locked", lose_locked)]
 
 
-@bug(within=100)
+@bug(within=300, says="are open")
 def both_of_two_connections_are_kept():
     return [(Peers, "connected", lambda self, worker: False)]
 

@@ -1,9 +1,13 @@
 """A peer as the outlet of its channels: when what waits to be said goes."""
 
+from types import SimpleNamespace
+
 import pytest
 from tests.support_remote import Remote
 
+from headgate.errors import TransportError
 from headgate.net.peers import Peers
+from headgate.wire.states import ConnectionState
 
 
 class Calls:
@@ -79,3 +83,58 @@ def test_credit_of_one_channel_goes_before_the_reader_has_read_all():
         assert remote.due == []
         remote.read()
         assert remote.due == [True], "its producer can go on with four"
+
+
+class Carrier:
+    """A connection that says it is open, and remembers what became of it."""
+
+    def __init__(self, *, outgoing):
+        self.outgoing, self.worker = outgoing, 3
+        self.usable, self.state = True, ConnectionState.OPEN
+        self.pump = SimpleNamespace(channels=set(), say_locked=self._say)
+        self.said = []
+        self.calls = []
+
+    def _say(self, channels):
+        self.said += channels
+        self.pump.channels.update(channels)
+        return []
+
+    def __getattr__(self, name):
+        return lambda *_, **__: self.calls.append(name)
+
+
+@pytest.mark.spec("T3", "N4")
+@pytest.mark.parametrize("outgoing", [True, False], ids=["ours", "theirs"])
+def test_a_new_connection_is_used_though_the_one_before_looks_open(outgoing):
+    """The peer has said that it will close that one, or it would not have made or accepted another."""
+    with Remote() as remote:
+        peer, _ = outlet_of(remote)
+        old, new = Carrier(outgoing=not outgoing), Carrier(outgoing=outgoing)
+        peer.proved(old)
+        carried, fresh = object(), object()
+        old.pump.channels.add(carried)
+        peer.proved(new)
+        peer._due = {carried: None, fresh: None}
+        for connection in (new, old):
+            remote.locked(peer.say_locked, connection)
+        assert (old.said, new.said) == ([carried], [fresh])
+        assert set(old.calls + new.calls) == {"flush"}, "neither is closed"
+
+
+@pytest.mark.parametrize("then", ["open", "_fail"])
+def test_what_an_earlier_connection_carries_is_ended_there(then):
+    """Also while there is no newer one, or none can be made."""
+    with Remote() as remote:
+        peer, _ = outlet_of(remote)
+        old, new = Carrier(outgoing=False), Carrier(outgoing=True)
+        peer.proved(old)
+        old.state = ConnectionState.THEY_CLOSED
+        remote.channel.due = False
+        old.pump.channels.add(remote.channel)
+        peer.proved(new)
+        peer.lost(new, None)
+        remote.locked(remote.channel.release_locked)
+        peer.open() if then == "open" else peer._fail(TransportError("nobody there", peer="worker 3"))
+        remote.locked(peer.say_locked, old)
+        assert old.said == [remote.channel]

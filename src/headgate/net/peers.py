@@ -7,8 +7,12 @@ they have said their last. Everything runs on the network thread, except `due_lo
 When two workers connect to each other at the same time, the connection of the lower number stays: a worker that has one
 of its own under way, or open, to a higher number refuses that one's in the handshake, and that one waits for it.
 
-Invariants: at most one usable connection per peer; a connection is closed when no channel uses or wants it; a channel
-whose connection cannot be made, or is lost, is failed with the peer's address.
+A connection that both have accepted is the one that new channels use. There may be an older one that looks open still:
+the peer has said `Close` there, which is on its way, for else it would not have made or accepted another. It goes on
+with the channels that it carries until they end, or it does.
+
+Invariants: new channels use the newest connection to a peer; a connection is closed when no channel uses or wants it; a
+channel whose connection cannot be made, or is lost, is failed with the peer's address.
 """
 
 from __future__ import annotations
@@ -54,6 +58,7 @@ class Peer:
         self._due: dict[RemoteChannel, None] = {}
         self._scheduled = False  # `open` will be called
         self._attempt: Timer | Connection | None = None
+        self._awaited: Timer | None = None  # ours was refused for the peer's own, which has not come yet
         self._retired: list[Connection] = []  # connections before this one, until they have ended
         self._deadline_ns = 0
 
@@ -110,7 +115,7 @@ class Peer:
             usable = connection is not None and connection.usable
             if not usable:
                 self._forget_released_locked()
-            wanted = bool(self._channels)
+            wanted = bool(self._uncarried_locked())
         if usable:
             assert connection is not None, "it is usable"
             connection.flush()
@@ -144,16 +149,12 @@ class Peer:
                 connection.fail(TransportError(text, peer=str(self)))
                 return
             self._attempt, self.opening = None, False
-        old = self.connection
-        if old is not None and old.state is ConnectionState.OPEN:
-            if connection.outgoing:
-                connection.close_duplicate()
-                old.flush()
-                return
-            old.fail(TransportError("the peer has connected anew", peer=str(self)))
+        elif self._awaited is not None:
+            self._awaited.cancel()
+            self._awaited, self.opening = None, False
         with self._peers.lock:
-            if old is not None:
-                self._retired.append(old)  # it still carries channels of the time before it began to close
+            if self.connection is not None:
+                self._retired.append(self.connection)
             self.connection = connection
         connection.flush()
 
@@ -217,26 +218,23 @@ class Peer:
         elif now_ns >= self._deadline_ns:
             self._fail(TransportError("its own connection did not come", peer=str(self)))
         else:
-            self._attempt = transport.call_at(now_ns + _LOOK_AGAIN_NS, self._look_again)
+            self._awaited = transport.call_at(now_ns + _LOOK_AGAIN_NS, self._look_again)
 
     def _look_again(self) -> None:
-        self._attempt = None
-        if self.connection is not None:
-            self.opening = False
-            self.connection.flush()
-        else:
-            self._connect()
+        self._awaited = None
+        self._connect()
 
     def _fail(self, error: HeadgateError) -> None:
-        """No connection can be had: every channel that wanted one learns why."""
+        """No connection can be had: every channel that has none learns why."""
         self.opening = False
         with self._peers.lock:
             if self.connection is not None and self.connection.usable:
                 return  # the peer's own has come meanwhile
-            wakes = [channel.fail_locked(error) for channel in self._channels]
-            for channel in self._due:
+            wakes = []
+            for channel in self._uncarried_locked():
+                wakes.append(channel.fail_locked(error))
+                self._due.pop(channel, None)
                 channel.due = False
-            self._due.clear()
             self._forget_released_locked()
         wake = together(*wakes)
         if wake is not None:
@@ -245,13 +243,21 @@ class Peer:
     def _forget_released_locked(self) -> None:
         """Without a connection there is nobody to tell."""
         over = {RemoteState.RELEASED, RemoteState.FAILED}
-        for channel in [one for one in self._channels if one.state in over]:
-            del self._channels[channel]
-            self._due.pop(channel, None)
-            channel.due = False
+        for channel in self._uncarried_locked():
+            if channel.state in over:
+                del self._channels[channel]
+                self._due.pop(channel, None)
+                channel.due = False
+
+    def _uncarried_locked(self) -> list[RemoteChannel]:
+        """The channels that have no connection, or the one that takes new ones."""
+        return [channel for channel in self._channels if self._carrier_locked(channel) is self.connection]
 
     def close(self, error: HeadgateError) -> None:
         """End whatever there is with this peer."""
+        if self._awaited is not None:
+            self._awaited.cancel()
+            self._awaited = None
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
             if isinstance(attempt, Connection):

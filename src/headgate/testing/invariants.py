@@ -7,29 +7,30 @@ add up; `wait_for_graph` says who waits for whom when nothing moves any more.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from headgate.buffer import Kind
 from headgate.errors import InvariantViolated
 from headgate.input import RemoteChannel, RemoteState
 from headgate.input.channel import ChannelState
+from headgate.net.connection import Connection
 from headgate.output.pipelined import SubpartitionState
-from headgate.wire.states import ConsumerState, ProducerState
+from headgate.wire.states import ConnectionState, ConsumerState, ProducerState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headgate.buffer import LocalPool
     from headgate.input import InputGate, UnionGate
-    from headgate.net.connection import Connection
     from headgate.output.pipelined import PipelinedSubpartition
+    from headgate.testing.simstream import SimStream
     from headgate.testing.worker import SimWorker
     from headgate.testing.workload import Task
     from headgate.wire import ConsumerStream
 
 __all__ = ["check_at_rest", "check_closed", "check_credit", "check_worker", "wait_for_graph"]
 
-_DATA = Kind.DATA
+_DATA, _OPEN = Kind.DATA, ConnectionState.OPEN
 _CEILING_SEGMENTS: Final = 17  # that wait to be written: one good write, and the one that goes past it
 
 
@@ -50,6 +51,19 @@ def check_worker(worker: SimWorker) -> None:
         _check_union(union)
     for connection in worker.network.connections:
         _check_connection(connection, worker)
+    _check_pairs(worker)
+
+
+def _check_pairs(worker: SimWorker) -> None:
+    """Two workers have one connection, but for those that one of them has begun to end."""
+    hosts = set()
+    for connection in worker.network.connections:
+        stream = cast("SimStream", connection._stream)
+        other = stream.other.handler
+        if connection.state is _OPEN and isinstance(other, Connection) and other.state is _OPEN:
+            if stream.there.host in hosts:
+                raise InvariantViolated(f"{worker.actor.name}: two connections with {stream.there.host} are open")
+            hosts.add(stream.there.host)
 
 
 def _check_memory(worker: SimWorker) -> None:
@@ -63,8 +77,7 @@ def _check_memory(worker: SimWorker) -> None:
             f"{worker.actor.name}: {free} free + {held} held by pools + {memory._exclusive} exclusive segments "
             f"are not {memory.total}"
         )
-    sources = [channel.source for gate in worker.gates for channel in gate.channels]
-    own = sum([source._own for source in sources if isinstance(source, RemoteChannel)])
+    own = sum([remote._own for remote in worker.remotes])
     if own != len(memory.shelf):
         raise InvariantViolated(
             f"{worker.actor.name}: {len(memory.shelf)} exclusive segments wait for data, but channels count {own}"

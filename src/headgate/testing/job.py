@@ -26,13 +26,14 @@ from headgate.ids import SubpartitionIndex
 from headgate.input import RemoteChannel
 from headgate.output.pipelined import SubpartitionState
 from headgate.testing.simulator import NEVER_NS
-from headgate.testing.worker import SimWorker, host_of
+from headgate.testing.worker import STRANGERS, SimWorker, host_of
 from headgate.testing.workload import ConsumerTask, Task
 from headgate.testing.writers import producer_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from headgate.input.channel import Source
     from headgate.testing.plan import Plan
     from headgate.testing.producers import ProducerTask
     from headgate.testing.simnet import SimNet
@@ -96,8 +97,9 @@ class Job:
         for number in range(len(plan.producers)):
             if number not in self.late_ns:
                 self._add_producer(number)
+        readers = simulator.fork(f"readers/{self.attempt}")
         for consumer in self.consumers:
-            self._connect(consumer)
+            self._connect(consumer, readers.randint(0, plan.late_latencies))
         for producer in self.producers.values():
             if producer.mine.fed_by is not None:
                 reader = self.consumers[producer.mine.fed_by]
@@ -125,17 +127,33 @@ class Job:
         self._awaited.add(number)
         self.net.simulator.after(delay_ns, come, actor, f"producer {number} comes late")
 
-    def _connect(self, consumer: ConsumerTask) -> None:
+    def _connect(self, consumer: ConsumerTask, latencies: int) -> None:
+        """Say where a consumer's producers are: at once, or when what others exchange may be over."""
+        sources = self._sources(consumer)
+
+        def tell() -> None:
+            for channel, source in enumerate(sources):
+                consumer.connect(channel, source)
+
+        if not latencies:
+            tell()
+            return
+        delay_ns = sum(self.net.latency_ns() for _ in range(latencies))
+        self.net.simulator.after(delay_ns, tell, consumer.worker.actor, f"{consumer.name} learns of its producers")
+
+    def _sources(self, consumer: ConsumerTask) -> list[Source]:
         here = consumer.worker
         routes = [consumer.route(channel) for channel in range(len(consumer.read))]
         places = [self.workers[self.plan.producers[producer].worker] for producer, _ in routes]
         remote = Counter(consumer.inner(channel)[0].name for channel, there in enumerate(places) if there is not here)
+        sources: list[Source] = []
         for channel, ((producer, subpartition), there) in enumerate(zip(routes, places, strict=True)):
-            if there is here:
-                consumer.connect(channel, here.local_source(producer, subpartition))
-                continue
             gate = consumer.inner(channel)[0]
-            consumer.connect(channel, here.remote_source(gate, producer, subpartition, there, remote[gate.name]))
+            if there is here:
+                sources.append(here.local_source(producer, subpartition))
+            else:
+                sources.append(here.remote_source(gate, producer, subpartition, there, remote[gate.name]))
+        return sources
 
     # Looking.
 
@@ -202,10 +220,10 @@ class Job:
     def _release(self, consumer: ConsumerTask, channel: int) -> bool:
         producer, subpartition = consumer.route(channel)
         task = self.producers.get(producer)
-        source = consumer.sources[channel]
+        source = consumer.sources.get(channel)
         if task is None or task.worker.crashed:
             return False
-        local = not isinstance(source, RemoteChannel)
+        local = source is not None and not isinstance(source, RemoteChannel)
         knows = (local or channel in consumer.asked) and producer not in self.late_ns
         if knows and not self.blames(task.worker.number, consumer.worker.number):
             return False  # it was told, or there is a bug
@@ -228,7 +246,7 @@ class Job:
         """
         for consumer in self.consumers:
             if consumer.error is not None and not consumer.worker.crashed:
-                self._check_consumer(consumer, consumer.error)
+                self._check_consumer(consumer, consumer.error, others=others)
         for producer in self.producers.values():
             if producer.error is not None and not producer.worker.crashed:
                 self._check_producer(producer, producer.error)
@@ -237,7 +255,7 @@ class Job:
                 for ended in worker.network.history:
                     self._check_connection(worker, ended, others=others)
 
-    def _check_consumer(self, consumer: ConsumerTask, error: HeadgateError) -> None:
+    def _check_consumer(self, consumer: ConsumerTask, error: HeadgateError, *, others: bool) -> None:
         blames = list(self._blames_of(consumer))
         if not any(blame.allows(error) for blame in blames):
             raise InvariantViolated(
@@ -245,6 +263,8 @@ class Job:
                 f"{[one.fault for one in blames] or 'no'} reason to"
             )
         hosts = [host_of(one.worker) for one in self.plan.producers]
+        if others:
+            hosts.append(STRANGERS)  # one that has taken a producer's place is the peer then
         if isinstance(error, TransportError) and not any(host in str(error) for host in hosts):
             raise InvariantViolated(f"{consumer} ended with an error that does not name its peer: {error}")
 

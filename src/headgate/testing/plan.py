@@ -79,6 +79,7 @@ class Plan:
     backoff_ms: tuple[int, int]
     flush_every_ns: int
     weather: Weather = field(repr=False)
+    late_latencies: int = 0  # most that a consumer learns late of its producers, in times that bytes take
 
     @property
     def relayed(self) -> bool:
@@ -204,7 +205,7 @@ def draw_plan(chance: random.Random) -> Plan:
     sizes = [length + 5 for one in drawn for lengths in one.lengths for length in lengths]
     total_bytes = sum(sizes) + _FRAME_BYTES * (sum(sizes) // segment_size + len(sizes))
     weather = _draw_weather(chance, segment_size, total_bytes)
-    return Plan(
+    plan = Plan(
         workers=workers,
         segment_size=segment_size,
         spare_segments=chance.choice((0, 0, 1, 3, 20)),
@@ -225,6 +226,25 @@ def draw_plan(chance: random.Random) -> Plan:
         backoff_ms=(first_backoff_ms, first_backoff_ms * chance.choice((1, 5, 100))),
         flush_every_ns=chance.choice((1, 10, 100)) * _MS,
         weather=weather,
+        late_latencies=chance.choice((0, 0, 20)),
+    )
+    return _brief(plan, chance) if chance.random() < 0.1 and not relayed else plan
+
+
+def _brief(plan: Plan, chance: random.Random) -> Plan:
+    """The same, but two workers read next to nothing from each other, again and again: connections come and go."""
+    consumers = chance.choice((6, 12, 30))
+    lengths = tuple((1,) * chance.choice((0, 0, 1)) for _ in range(consumers))
+    producer = ProducerPlan(0, lengths, broadcast=False, through_writer=False)
+    return replace(
+        plan,
+        workers=2,
+        producers=(producer, replace(producer, worker=1)),
+        consumers=(0, 1) * (consumers // 2),
+        channels=1,
+        union=False,
+        weather=Weather(latency_ns=(0, 2 * _MS), loop_delay_ns=chance.choice((0, 50_000))),
+        late_latencies=3 * consumers,  # some of the connections are still being made when others end
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from headgate.errors import InvariantViolated
 from headgate.testing.simnet import SimTransport
 from headgate.testing.simulator import Actor
-from headgate.testing.worker import SimWorker
+from headgate.testing.worker import STRANGERS, SimWorker
 
 if TYPE_CHECKING:
     from headgate.net import Stream
@@ -33,7 +33,7 @@ class Stranger:
 
     def __init__(self, number: int, attempt: int, target: SimWorker, net: SimNet, plan: Plan) -> None:
         port = net.free_port()
-        self.worker = SimWorker(number, plan, net, attempt=attempt, host=f"127.0.1.{port % 250 + 1}", segments=16)
+        self.worker = SimWorker(number, plan, net, attempt=attempt, host=f"{STRANGERS}{port % 250 + 1}", segments=16)
         self._belongs = attempt == target.attempt
         self._proved: list[str] = []
         self.worker.network.on_proved = self._on_proved

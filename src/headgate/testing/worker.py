@@ -8,7 +8,7 @@ in. Two of the parts are looked over the shoulder: the registry hands out subpar
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from headgate.buffer import Arena, Kind, NetworkPool
 from headgate.config import BufferTimeout
@@ -45,9 +45,21 @@ if TYPE_CHECKING:
     from headgate.testing.simulator import Simulator
     from headgate.wire.handshake import Handshake
 
-__all__ = ["Ended", "SimWorker", "WatchedMemory", "WatchedNetwork", "WatchedRegistry", "WatchedSupply", "host_of"]
+__all__ = [
+    "STRANGERS",
+    "Ended",
+    "SimWorker",
+    "WatchedMemory",
+    "WatchedNetwork",
+    "WatchedRegistry",
+    "WatchedSupply",
+    "host_of",
+]
 
 JOB = JobId("sim")
+
+STRANGERS: Final = "127.0.1."
+"""How the addresses of those begin who only say that they are workers."""
 
 
 def host_of(worker: int) -> str:
@@ -231,6 +243,8 @@ class SimWorker:
         self.partitions: list[ResultPartition] = []
         self.gates: list[InputGate] = []
         self.unions: list[UnionGate] = []
+        self.remotes: list[RemoteChannel] = []
+        """Every way to another worker, from when it has its segments."""
         self.transport = SimTransport(net, self.host, self.actor)
         self.wake_delay_ns = net.weather.loop_delay_ns
         self.record_limits = RecordLimits(plan.max_record_bytes, plan.spill_bytes)
@@ -327,7 +341,7 @@ class SimWorker:
             exclusive = self.memory.request_exclusive(f"gate {gate.name}", limits.buffers_per_channel, timeout_s=0)
         outlet = self.network.outlet(worker.number, worker.address)
         index = SubpartitionIndex(subpartition)
-        return RemoteChannel(
+        remote = RemoteChannel(
             self.partition_id(producer),
             index,
             outlet,
@@ -336,3 +350,5 @@ class SimWorker:
             exclusive=exclusive,
             backoff=self._backoff,
         )
+        self.remotes.append(remote)
+        return remote
