@@ -64,6 +64,7 @@ GOALS = {
     "slow-neighbour, credit, fast channel": (">=", 0.9),
     "slow-neighbour, credit, fast channel beside the slow one": None,
     "slow-neighbour, tcp, fast channel": None,
+    "slow-neighbour, beside threads that only wake, fast channel": None,
     "slow-neighbour, tcp, fast channel beside the slow one": ("<=", 2.0),
     **{
         f"slow-neighbour, {mode}, barrier, {which} channel, {what}": None

@@ -2,7 +2,8 @@
 
 A contest of the wire suite (behaviour B4). Two tasks of one process write to two channels of two tasks in another, as
 fast as they can. In the first and the last phase only the fast channel carries anything; in between the other's
-consumer takes one buffer every few milliseconds. Barriers go through both channels all the time.
+consumer takes one buffer every few milliseconds. Barriers go through both channels all the time. For comparison, the
+neighbours are two threads that only wake as often: what is lost then is lost to threads, not to a channel.
 
 Both processes keep to one schedule by the machine's one monotonic clock; phases are left out at their beginnings when
 rates are taken, for a connection's buffers must fill or drain first.
@@ -39,6 +40,7 @@ __all__ = ["Phases", "neighbours"]
 
 _FAST, _SLOW = range(2)
 _NAMES: Final = ("fast", "slow")
+_IDLE: Final = "beside threads that only wake"
 _ROUNDS: Final = 3
 _PAUSE_S: Final = 0.005  # what the slow consumer takes for one buffer
 _BARRIER_NS: Final = 20_000_000
@@ -124,7 +126,10 @@ def neighbours(ends: Ends, phases: Phases) -> Iterator[Contest[Outcome]]:
     yield Contest(
         name="slow-neighbour",
         rounds=_ROUNDS,
-        runs={mode.value: partial(_run, ends, mode, phases) for mode in FlowControl},
+        runs={
+            **{mode.value: partial(_run, ends, mode, phases) for mode in FlowControl},
+            _IDLE: partial(_run, ends, FlowControl.CREDIT, phases, idle=True),
+        },
         cases=list(_cases()),
         panels=_panels,
     )
@@ -133,17 +138,7 @@ def neighbours(ends: Ends, phases: Phases) -> Iterator[Contest[Outcome]]:
 def _cases() -> Iterator[Case[Outcome]]:
     for mode in (FlowControl.CREDIT, FlowControl.TCP):
         name, credit = f"slow-neighbour, {mode.value}", mode is FlowControl.CREDIT
-        yield Case(
-            case=f"{name}, fast channel",
-            unit="MB/s",
-            run=mode.value,
-            figure=lambda found: found.beside() / 1e6,
-            against="itself alone",
-            baseline=(mode.value,),
-            baseline_figure=lambda found: found.alone() / 1e6,
-            paired=True,
-            goal=0.9 if credit else None,
-        )
+        yield _fast(f"{name}, fast channel", mode.value, goal=0.9 if credit else None)
         yield Case(
             case=f"{name}, fast channel beside the slow one",
             unit="MB/s",
@@ -159,13 +154,28 @@ def _cases() -> Iterator[Case[Outcome]]:
             for q, what in ((50, "p50"), (100, "max")):
                 figure: Callable[[Outcome], float] = partial(Outcome.barrier_ms, channel=channel, q=q)
                 yield Case(case=f"{name}, barrier, {which} channel, {what}", unit="ms", run=mode.value, figure=figure)
+    yield _fast(f"slow-neighbour, {_IDLE}, fast channel", _IDLE, goal=None)
 
 
-def _run(ends: Ends, mode: FlowControl, phases: Phases) -> Outcome:
+def _fast(case: str, run: str, *, goal: float | None) -> Case[Outcome]:
+    return Case(
+        case=case,
+        unit="MB/s",
+        run=run,
+        figure=lambda found: found.beside() / 1e6,
+        against="itself alone",
+        baseline=(run,),
+        baseline_figure=lambda found: found.alone() / 1e6,
+        paired=True,
+        goal=goal,
+    )
+
+
+def _run(ends: Ends, mode: FlowControl, phases: Phases, *, idle: bool = False) -> Outcome:
     settings = Settings(network=NetworkSettings(flow_control=mode))
     (start_ns, written), read = ends.run(
-        partial(_produce, phases=phases),
-        partial(_consume, phases=phases),
+        partial(_produce, phases=phases, idle=idle),
+        partial(_consume, phases=phases, idle=idle),
         settings=settings,
         channels=2,
         limit_s=10 * phases.end_s,
@@ -184,17 +194,23 @@ def _run(ends: Ends, mode: FlowControl, phases: Phases) -> Outcome:
 # In the two processes ------------------------------------------------------------------------------------
 
 
-def _produce(parent: Parent, place: Place, *, phases: Phases) -> tuple[int, list[list[int]]]:
+def _produce(parent: Parent, place: Place, *, phases: Phases, idle: bool) -> tuple[int, list[list[int]]]:
     """Write from two threads; when the first phase began, and when each channel's barriers were sent."""
-    with producing(parent, place, partitions=2) as (_, (fast, slow)), ThreadPoolExecutor(2) as threads:
+    with producing(parent, place, partitions=2) as (_, (fast, slow)), _tasks(place) as threads:
         start_ns = time.monotonic_ns() + _LEAD_NS
         parent.send(start_ns)
         moment = partial(_after, start_ns)
         tasks = [
             threads.submit(_write, fast, moment(0.0), moment(phases.end_s)),
-            threads.submit(_write, slow, moment(phases.slow_from_s), moment(phases.slow_until_s)),
+            threads.submit(
+                _write_late if idle else _write, slow, moment(phases.slow_from_s), moment(phases.slow_until_s)
+            ),
         ]
         return start_ns, [task.result() for task in tasks]
+
+
+def _tasks(place: Place) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(2, initializer=place.run_as_task)
 
 
 def _write(partition: ResultPartition, start_ns: int, end_ns: int) -> list[int]:
@@ -221,12 +237,29 @@ def _write(partition: ResultPartition, start_ns: int, end_ns: int) -> list[int]:
     return barriers_ns
 
 
-def _consume(parent: Parent, place: Place, *, phases: Phases) -> list[_Read]:
+def _write_late(partition: ResultPartition, start_ns: int, end_ns: int) -> list[int]:
+    """Wake now and then for that time; then write one buffer."""
+    _only_wake(start_ns, end_ns)
+    return _write(partition, end_ns, end_ns + 1)
+
+
+def _only_wake(start_ns: int, end_ns: int) -> None:
+    time.sleep(max(0, start_ns - time.monotonic_ns()) / 1e9)
+    while time.monotonic_ns() < end_ns:
+        time.sleep(_PAUSE_S)
+
+
+def _consume(parent: Parent, place: Place, *, phases: Phases, idle: bool) -> list[_Read]:
     """Read with two threads, one of which is slow; what each of them got, and when."""
-    with consuming(parent, place, gates=2) as (_, (fast, slow)), ThreadPoolExecutor(2) as threads:
+    with consuming(parent, place, gates=2) as (_, (fast, slow)), _tasks(place) as threads:
         start_ns = parent.receive(START_S)
-        slow_until_ns = _after(start_ns, phases.slow_until_s)
-        tasks = [threads.submit(_read, fast, 0), threads.submit(_read, slow, slow_until_ns)]
+        slow_from_ns, slow_until_ns = (_after(start_ns, at_s) for at_s in (phases.slow_from_s, phases.slow_until_s))
+        tasks = [threads.submit(_read, fast, 0)]
+        if idle:
+            threads.submit(_only_wake, slow_from_ns, slow_until_ns)
+            tasks.append(threads.submit(_read, slow, 0))
+        else:
+            tasks.append(threads.submit(_read, slow, slow_until_ns))
         return [task.result() for task in tasks]
 
 
@@ -257,7 +290,7 @@ def _after(start_ns: int, seconds: float) -> int:
 
 def _panels(found: Mapping[str, Sequence[Outcome]]) -> list[Panel]:
     """The last run of each mode: the fast channel's rate, and how long barriers took."""
-    last = {mode: outcomes[-1] for mode, outcomes in found.items()}
+    last = {mode.value: found[mode.value][-1] for mode in FlowControl}
     phases = next(iter(last.values())).phases
     speed, barriers = [], []
     for mode, outcome in last.items():

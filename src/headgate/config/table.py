@@ -210,6 +210,12 @@ class ExecutionSettings(Section):
         Time(10_000, _SECOND),
         "How long a task may keep the interpreter from the network thread of its worker.",
     ] = _100_US
+    time_slice: Annotated[
+        Duration,
+        Time(0, 100 * _MS),
+        "Slices of a processor's time that the threads of tasks ask for (Linux 6.12): short ones begin sooner; "
+        "0: as the system likes.",
+    ] = _100_US
     object_reuse: Annotated[bool, Flag(), "Hand the same object down a chain of operators instead of a copy."] = False
     max_parallelism: Annotated[
         int, Count(1, 32_768), "Number of key groups, so the most subtasks a keyed step can ever have."

@@ -236,6 +236,7 @@ class TaskSetUp:
             running=self.running,
             failed=self.failed,
             ended=self.ended,
+            slice_ns=self.part.plan.settings.execution.time_slice.ns,
         )
         return RunningTask(
             vertex=self.vertex,
