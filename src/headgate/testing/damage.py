@@ -79,6 +79,8 @@ def half_close(fault: Fault, simulation: Simulation) -> None:
 def refused(fault: Fault, simulation: Simulation) -> None:
     """A port is closed for a while."""
     net, worker = simulation.net, simulation.job.workers[fault.first]
+    if worker.crashed:
+        return  # where it listened, one of a new attempt may listen now
     listener = net.listeners.pop(worker.address, None)
     if listener is None:
         return
@@ -135,6 +137,8 @@ def stale_attempt(fault: Fault, simulation: Simulation) -> None:
 def duplicate(fault: Fault, simulation: Simulation) -> None:
     """A worker connects a second time: only what these two exchange may suffer."""
     simulation.job.blame_pair(fault.first, fault.second, str(fault), PartitionNotFound, Cancelled, RemoteProtocolError)
+    for number in (fault.first, fault.second):
+        simulation.job.workers[number].deceived = True
     simulation.add_stranger(fault.first, fault.second, attempt=simulation.job.attempt)
 
 

@@ -56,6 +56,8 @@ def check_worker(worker: SimWorker) -> None:
 
 def _check_pairs(worker: SimWorker) -> None:
     """Two workers have one connection, but for those that one of them has begun to end."""
+    if worker.deceived:
+        return
     hosts = set()
     for connection in worker.network.connections:
         stream = cast("SimStream", connection._stream)

@@ -234,6 +234,7 @@ class SimWorker:
         self.simulator: Simulator = net.simulator
         self.actor = Actor(f"{self.host}#{attempt}")
         self.crashed = False
+        self.deceived = False  # somebody else says that it is this worker, or a peer of it
         self.sync = SimSync()
         count = segments if segments is not None else plan.segments(number)
         self.memory = WatchedMemory(Arena(plan.segment_size, count), self.sync)
