@@ -8,8 +8,8 @@ When two workers connect to each other at the same time, the connection of the l
 of its own under way, or open, to a higher number refuses that one's in the handshake, and that one waits for it.
 
 A connection that both have accepted is the one that new channels use. There may be an older one that looks open still:
-the peer has said `Close` there, which is on its way, for else it would not have made or accepted another. It goes on
-with the channels that it carries until they end, or it does.
+the peer has said `Close` there, which is on its way, or has lost it, for else it would not have made or accepted
+another. It goes on with the channels that it carries until they end, or it does.
 
 Invariants: new channels use the newest connection to a peer; a connection is closed when no channel uses or wants it; a
 channel whose connection cannot be made, or is lost, is failed with the peer's address.
