@@ -131,6 +131,27 @@ def test_nobody_is_served_past_the_size_it_is_about_to_have() -> None:
         give(waiting, *listener.segments)
 
 
+@pytest.mark.spec("M3")
+def test_what_a_destroyed_pool_had_at_hand_goes_to_nobody_past_the_size_it_is_about_to_have() -> None:
+    with small_network(count=6) as network:
+        debtor = network.create_pool("debtor", required=0, maximum=4)
+        owed = take_all(debtor)
+        giving, waiting, other = (
+            network.create_pool(name, required=0, maximum=most)
+            for name, most in (("giving", 1), ("waiting", 1), ("other", 3))
+        )
+        with network.lock:
+            at_hand, taken = giving.try_request_locked(), other.try_request_locked()
+        listener = listen(waiting, Listener(ENOUGH))
+        give(giving, at_hand)
+        assert (giving.size, waiting.size, listener.offered) == (1, 1, 0)
+        giving.destroy()
+        assert (waiting.size, waiting.held, listener.offered) == (0, 0, 0)
+        waiting.destroy()  # so that the listener is not offered what comes back
+        give(debtor, *owed)
+        give(other, taken)
+
+
 @pytest.mark.spec("M3", "M6")
 def test_a_pool_that_grows_by_rounding_while_others_shrink_serves_those_who_wait() -> None:
     with small_network(count=4) as network:

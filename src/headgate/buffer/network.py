@@ -241,10 +241,11 @@ class NetworkPool:
         else:
             self._wanting.pop(pool, None)
 
-    def destroy_locked(self, pool: LocalPool) -> Wake:
-        """Forget a pool and share out anew."""
+    def destroy_locked(self, pool: LocalPool, at_hand: list[Segment]) -> Wake:
+        """Forget a pool and share out anew, what it had at hand too."""
         self._pools.remove(pool)
         self._wanting.pop(pool, None)
+        self.free.extend(at_hand)
         return together(self._share_out_locked(), self._serve_locked())
 
     # Lending: memory that user code may keep.

@@ -305,9 +305,10 @@ class LocalPool:
         wakes = [listener.cancel_locked() for listener, _ in self._listeners]
         self._listeners.clear()
         self._network.want_locked(self, wanted=False)
-        while self._available:
-            wakes.append(self._drop_locked())
-        return together(*wakes, self._network.destroy_locked(self))
+        at_hand = [*self._available]
+        self._available.clear()
+        self.held -= len(at_hand)
+        return together(*wakes, self._network.destroy_locked(self, at_hand))
 
     @property
     def in_use(self) -> int:
