@@ -56,20 +56,24 @@ def feed(decoder: Decoder, *chunks: bytes | bytearray) -> list[Said]:
 
 
 def whole_decoder(max_payload_bytes: int, said: list[Said | Message]) -> Decoder:
-    """A decoder whose runs put frames that lie whole in what was fed into `said`, as messages."""
+    """A decoder whose runs put what lies whole in what was fed into `said`, as messages; the last may be begun only."""
 
-    def take_data(data: memoryview, position: int) -> int:
+    def take_data(data: memoryview, position: int) -> tuple[int, int]:
         while len(data) - position >= PLAIN_DATA.size:
             length, kind, receiver, sequence, backlog, skew = PLAIN_DATA.unpack_from(data, position)
             start, stop = position + PLAIN_DATA.size, position + 4 + length
             plain = kind == Data.TYPE and skew < ALIGNMENT and backlog <= MAX_BACKLOG
-            if not (plain and 0 <= stop - start <= max_payload_bytes and stop <= len(data)):
+            if not (plain and 0 <= stop - start <= max_payload_bytes):
                 break
-            said.append((Data(receiver, sequence, backlog, stop - start, skew), bytes(data[start:stop])))
+            frame = Data(receiver, sequence, backlog, stop - start, skew)
+            if stop > len(data):
+                said.extend([frame, Payload(memoryview(bytes(data[start:])), last=False)])
+                return len(data), stop - len(data)
+            said.append((frame, bytes(data[start:stop])))
             position = stop
-        return position
+        return position, 0
 
-    def take_credit(data: memoryview, position: int) -> int:
+    def take_credit(data: memoryview, position: int) -> tuple[int, int]:
         size = CREDIT_FRAME.size
         while len(data) - position >= size:
             length, kind, receiver, attempt, credit = CREDIT_FRAME.unpack_from(data, position)
@@ -77,7 +81,7 @@ def whole_decoder(max_payload_bytes: int, said: list[Said | Message]) -> Decoder
                 break
             said.append((AddCredit(receiver, AttemptId(attempt), credit), b""))
             position += size
-        return position
+        return position, 0
 
     return Decoder(max_payload_bytes, {Data.TYPE: take_data, AddCredit.TYPE: take_credit})
 

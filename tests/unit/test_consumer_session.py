@@ -260,7 +260,8 @@ def take(session, *frames, data=b"data", **fields):
         encode_frame(Data(receiver, sequence, fields.get("backlog", 0), len(data), fields.get("skew", 0))) + data
         for receiver, sequence in frames
     )
-    run, stop = session.on_data_run(memoryview(b"..." + wire), 3, max_bytes=64)
+    run, stop, missing = session.on_data_run(memoryview(b"..." + wire), 3, max_bytes=64)
+    assert not missing
     assert all(bytes(payload) == data for _, _, _, payload in run)
     return [target for target, _, _, _ in run], 3 + len(wire) - stop
 
@@ -288,9 +289,22 @@ def test_a_run_counts_up_to_the_first_that_is_not_as_usual(session, stream):
 @pytest.mark.spec("N6")
 def test_a_run_says_what_the_frames_say_and_copies_nothing(session, stream):
     fed = bytearray(encode_frame(Data(0, 0, backlog=2**20, size=4, skew=60)) + b"abcd")
-    [(target, backlog, skew, payload)], stop = session.on_data_run(memoryview(fed), 0, max_bytes=64)
-    assert (target, backlog, skew, stop) == (stream.target, 2**20, 60, len(fed))
+    [(target, backlog, skew, payload)], stop, missing = session.on_data_run(memoryview(fed), 0, max_bytes=64)
+    assert (target, backlog, skew, stop, missing) == (stream.target, 2**20, 60, len(fed), 0)
     assert payload.obj is fed
+
+
+@pytest.mark.spec("G6", "N6")
+@pytest.mark.parametrize("come", range(5))
+def test_of_the_last_of_a_run_the_end_may_be_missing(session, stream, come):
+    wire = memoryview(WHOLE + encode_frame(Data(0, 1, 0, size=4)) + b"data"[:come])
+    run, stop, missing = session.on_data_run(wire, 0, max_bytes=64)
+    assert [(target, bytes(payload)) for target, _, _, payload in run] == [
+        (stream.target, b"data"),
+        (stream.target, b"data"[:come]),
+    ]
+    assert (stop, missing) == (len(wire), 4 - come)
+    assert (stream.expected, stream.book.outstanding) == (2, 0), "it is counted with its head"
 
 
 @pytest.mark.spec("G6")
@@ -325,7 +339,6 @@ WHOLE = encode_frame(Data(0, 0, 0, size=4)) + b"data"
 @pytest.mark.parametrize(
     "wire",
     [
-        WHOLE[:-1],
         WHOLE[:18],
         encode_frame(Data(0, 0, 0, size=4, event=True)) + b"data",
         encode_frame(Data(0, 0, 0, size=4, checksum=5)) + b"data",
@@ -340,7 +353,7 @@ WHOLE = encode_frame(Data(0, 0, 0, size=4)) + b"data"
     ids=lambda wire: wire[:20].hex(" "),
 )
 def test_what_is_not_plain_data_is_no_part_of_a_run(session, stream, wire):
-    assert session.on_data_run(memoryview(wire), 0, max_bytes=64) == ([], 0)
+    assert session.on_data_run(memoryview(wire), 0, max_bytes=64) == ([], 0, 0)
     assert (stream.expected, stream.book.outstanding) == (0, 2)
 
 

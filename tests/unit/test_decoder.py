@@ -359,11 +359,23 @@ def test_a_run_is_asked_for_its_own_kind_where_a_frame_begins():
     asked = []
     payload = encode_frame(AddCredit(1, 2, 3)) + bytes(22)
     wire = write((KeepAlive(), b""), (Data(1, 2, 3, size=40), payload), (Close(), b""))
-    runs = {AddCredit.TYPE: lambda data, position: asked.append("credit") or position}
-    runs[Data.TYPE] = lambda data, position: asked.append((len(data), position)) or position
+    runs = {AddCredit.TYPE: lambda data, position: asked.append("credit") or (position, 0)}
+    runs[Data.TYPE] = lambda data, position: asked.append((len(data), position)) or (position, 0)
     one = Decoder(MAX_PAYLOAD, runs)
     assert [type(part) for part in one.feed(memoryview(wire))] == [KeepAlive, Data, Payload, Close]
     assert asked == [(len(wire), len(encode_frame(KeepAlive())))]
+
+
+@pytest.mark.spec("N6")
+def test_what_a_run_has_begun_goes_on_as_pieces():
+    wire = write((Data(1, 2, 3, size=4), b"abcd"), (Close(), b""))
+    cut = len(encode_frame(Data(1, 2, 3, size=4))) + 1
+    one = Decoder(MAX_PAYLOAD, {Data.TYPE: lambda data, position: (len(data), 3)})
+    assert list(one.feed(memoryview(wire[:cut]))) == []
+    assert (one.position, one.idle) == (cut, False)
+    assert feed(one, wire[cut : cut + 1]) == [Payload(b"b", last=False)]
+    assert feed(one, wire[cut + 1 :]) == [Payload(b"cd", last=True), Close()]
+    assert one.idle
 
 
 @pytest.mark.spec("N6", "N8")

@@ -25,7 +25,6 @@ from headgate.net.outbox import Outbox
 from headgate.net.owner import ConnectionOwner, ConnectionStatistics
 from headgate.net.pump import Pump
 from headgate.net.watch import ConnectionOptions, Watch
-from headgate.sync import together
 from headgate.wire import CONNECTION, Close, Frame, KeepAlive, Outgoing, ReportError, encode_frame
 from headgate.wire.producer import error_frame
 from headgate.wire.states import CONNECTION_STEPS, ConnectionState, ConnectionStep, step
@@ -255,16 +254,12 @@ class Connection:
     def _fill(self) -> None:
         """Release what was written, and take what is to be written next, if there is room."""
         outbox = self._outbox
-        wakes: list[Wake] = []
+        wakes: list[Callable[[], object]] = []
         self._lock.acquire()  # see the note on locks in `sync`
         try:
             self._scheduled = self._hurried = False
             if len(outbox.sent) >= _RELEASE:
-                for taken in outbox.sent:
-                    wake = taken.release_locked()
-                    if wake is not None:
-                        wakes.append(wake)
-                outbox.sent.clear()
+                self._release_sent_locked(wakes)
             if self.state is not _PROVING and (room_bytes := outbox.room_bytes) > 0:
                 if self.usable:
                     self._owner.say_locked(self)
@@ -275,7 +270,6 @@ class Connection:
         finally:
             self._lock.release()
         for wake in wakes:
-            assert wake is not None, "only wake-ups are kept"
             wake()
 
     def _put(self, frame: bytes) -> None:
@@ -283,14 +277,19 @@ class Connection:
             self._outbox.put(Outgoing([frame], [None]))
 
     def _release_sent(self) -> None:
-        sent = self._outbox.sent
-        if not sent:
+        if not self._outbox.sent:
             return
+        wakes: list[Callable[[], object]] = []
         with self._lock:
-            wake = together(*[taken.release_locked() for taken in sent])
-        sent.clear()
-        if wake is not None:
+            self._release_sent_locked(wakes)
+        for wake in wakes:
             wake()
+
+    def _release_sent_locked(self, wakes: list[Callable[[], object]]) -> None:
+        """Give back what was written; whom to wake is added to `wakes`."""
+        sent = self._outbox.sent
+        wakes += [wake for taken in sent if (wake := taken.release_locked()) is not None]
+        sent.clear()
 
     # Time.
 

@@ -35,14 +35,19 @@ _END = encode_event(EndOfPartition())
 class _Arrival:
     """A buffer or event whose payload is arriving, and where it goes; no channel: it is dropped."""
 
-    __slots__ = ("buffer", "channel", "event", "filled", "frame")
+    __slots__ = ("backlog", "buffer", "channel", "event", "frame", "position", "size", "skew")
 
-    def __init__(self, frame: Data, channel: RemoteChannel | None) -> None:
-        self.frame = frame
+    def __init__(
+        self, channel: RemoteChannel | None, size: int, skew: int, backlog: int, frame: Data | None = None
+    ) -> None:
         self.channel = channel
+        self.size = size
+        self.skew = skew
+        self.backlog = backlog
+        self.frame = frame  # None: it was checked, and is a buffer without a checksum
         self.buffer: Buffer | None = None
         self.event = b""
-        self.filled = 0
+        self.position = skew  # where the next byte goes in the buffer
 
 
 class Intake:
@@ -71,7 +76,7 @@ class Intake:
         """A payload follows. Whether it has a place: if not, reading must stop until `resume` finds one."""
         if not frame.event and frame.skew + frame.size > self._segment_size:
             raise RemoteProtocolError(f"{frame.size} bytes at {frame.skew} for buffers of {self._segment_size}")
-        self._arriving = arriving = _Arrival(frame, channel)
+        self._arriving = arriving = _Arrival(channel, frame.size, frame.skew, frame.backlog, frame)
         return channel is None or self._place(arriving, channel)
 
     def resume(self) -> bool:
@@ -87,7 +92,7 @@ class Intake:
             self.starved = False
             if channel.state is not _RECEIVING:
                 arriving.channel = None  # released meanwhile: the producer will be told
-            elif arriving.frame.event:
+            elif arriving.frame is not None and arriving.frame.event:
                 self.starved = not channel.has_room_for_event_locked()
             else:
                 arriving.buffer = channel.take_buffer_locked()
@@ -96,19 +101,36 @@ class Intake:
         finally:
             self._lock.release()
 
-    def take_run(self, run: list[Arrived[RemoteChannel]]) -> None:
-        """Plain buffers with credit that have come whole: this is `begin`, `fill` and `hand_over` for many at once."""
+    def take_run(self, run: list[Arrived[RemoteChannel]], missing: int = 0) -> None:
+        """Plain buffers with credit that have come: this is `begin`, `fill` and `hand_over` for many at once.
+
+        Of the last so many bytes are missing: they are to come by `fill`.
+        """
         wakes: list[Call] = []
+        cut = run.pop() if missing else None
         self._lock.acquire()
         try:
             self._hand_over_locked(wakes)  # what came before
             buffers, size = arrive_run_locked(run, wakes)
             self.buffers += buffers
             self.bytes += size
+            if cut is not None:
+                self._begin_locked(cut, missing)
         finally:
             self._lock.release()
             for wake in wakes:  # also if this fails: who was told of something must come and find the failure
                 wake()
+
+    def _begin_locked(self, cut: Arrived[RemoteChannel], missing: int) -> None:
+        channel, backlog, skew, payload = cut
+        self._arriving = arriving = _Arrival(channel, len(payload) + missing, skew, backlog)
+        if channel.state is not _RECEIVING:
+            arriving.channel = None  # as in `_place`
+            return
+        arriving.buffer = buffer = channel.take_buffer_locked()
+        assert buffer is not None, "with credit there is a segment"
+        arriving.position = stop = skew + len(payload)
+        buffer.memory[skew:stop] = payload
 
     def fill(self, piece: Payload) -> None:
         """More of the payload."""
@@ -116,19 +138,19 @@ class Intake:
         assert arriving is not None, "a payload follows its head"
         buffer = arriving.buffer
         if buffer is not None:
-            start = arriving.frame.skew + arriving.filled
-            arriving.filled += len(data)
-            buffer.memory[start : start + len(data)] = data
+            start = arriving.position
+            arriving.position = stop = start + len(data)
+            buffer.memory[start:stop] = data
         elif arriving.channel is not None:
             arriving.event += data
         if piece.last:
-            if arriving.channel is not None:
-                self._verify(arriving)
+            if arriving.channel is not None and arriving.frame is not None:
+                self._verify(arriving, arriving.frame)
             self._arriving = None
             self._complete.append(arriving)
 
-    def _verify(self, arriving: _Arrival) -> None:
-        frame, buffer = arriving.frame, arriving.buffer
+    def _verify(self, arriving: _Arrival, frame: Data) -> None:
+        buffer = arriving.buffer
         if frame.last and arriving.event != _END:
             raise RemoteProtocolError(f"{arriving.channel}: an end that is not the end of the partition")
         if (frame.checksum is None) is not (self._checksum is None):
@@ -163,10 +185,10 @@ class Intake:
                 continue
             if buffer is not None:
                 self.buffers += 1
-                self.bytes += frame.size
-                wake = channel.arrive_locked(buffer, frame.size, frame.skew, frame.backlog)
+                self.bytes += one.size
+                wake = channel.arrive_locked(buffer, one.size, one.skew, one.backlog)
             else:
-                wake = channel.event_locked(one.event, frame.backlog, last=frame.last)
+                wake = channel.event_locked(one.event, one.backlog, last=frame is not None and frame.last)
             if wake is not None:
                 wakes.append(wake)
 

@@ -144,14 +144,14 @@ class Pump:
             self._intake.hand_over()
         return None
 
-    def _on_data_run(self, data: memoryview, position: int) -> int:
-        run, stop = self.consumer.on_data_run(data, position, self._exchange.segment_size)
+    def _on_data_run(self, data: memoryview, position: int) -> tuple[int, int]:
+        run, stop, missing = self.consumer.on_data_run(data, position, self._exchange.segment_size)
         if run:
             self.items_in += len(run)
-            self._intake.take_run(run)
-        return stop
+            self._intake.take_run(run, missing)
+        return stop, missing
 
-    def _on_credit_run(self, data: memoryview, position: int) -> int:
+    def _on_credit_run(self, data: memoryview, position: int) -> tuple[int, int]:
         self._intake.hand_over()
         self._lock.acquire()  # see the note on locks in `sync`
         try:
@@ -161,7 +161,7 @@ class Pump:
         self.items_in += (stop - position) // CREDIT_FRAME.size
         if wake is not None:
             wake()
-        return stop
+        return stop, 0
 
     def _on_item(self, item: Frame | Payload, other: Callable[[Frame], object]) -> bool:
         """Any other frame, or a piece of a payload. Whether reading may go on."""

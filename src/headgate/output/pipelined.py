@@ -213,12 +213,13 @@ class PipelinedSubpartition:
             Cancelled: the partition was released.
         """
         queue = self._queue
-        if len(queue) > 1 and (reader := queue[0]).position == 0 and (marker := (buffer := reader.buffer).marker) < -1:
+        queued = len(queue)
+        if queued > 1 and (reader := queue[0]).position == 0 and (marker := (buffer := reader.buffer).marker) < -1:
             # The usual case under load: a finished buffer, not empty, that nobody has looked at, and more behind it.
             queue.popleft()
             if buffer.kind is _DATA:
                 self.backlog -= 1
-            self.announced = len(queue) > 1 or queue[0].buffer.marker < 0 or (self._flushed and self.available_locked())
+            self.announced = queued > 2 or queue[0].buffer.marker < 0 or (self._flushed and self.available_locked())
             memory, size = buffer.memory, ~marker
             return BufferSlice(buffer, memory if size == buffer.capacity else memory[:size], 0), None
         if self.state is _RELEASED:

@@ -38,7 +38,7 @@ __all__ = ["Arrived", "ConsumerSession", "ConsumerStream"]
 T = TypeVar("T")
 
 Arrived = tuple[T, int, int, memoryview]
-"""A plain buffer that has come whole: the target of its stream, the backlog behind it, its skew, its bytes."""
+"""A plain buffer that has come: the target of its stream, the backlog behind it, its skew, its bytes."""
 
 _RECEIVING = ConsumerState.RECEIVING
 _SEQUENCE_MASK: Final = 0xFFFF_FFFF
@@ -185,11 +185,11 @@ number 1, received 7
             stream.move(ConsumerStep.DATA, ours=False)
         return stream
 
-    def on_data_run(self, data: memoryview, position: int, max_bytes: int) -> tuple[list[Arrived[T]], int]:
-        """As `on_data`, for all plain frames that lie whole in `data` from `position` on; and where they end.
+    def on_data_run(self, data: memoryview, position: int, max_bytes: int) -> tuple[list[Arrived[T]], int, int]:
+        """As `on_data`, for all plain frames in `data` from `position` on; where they end, and what the last lacks.
 
-        The run ends before the first that is anything else: not whole, with flags, too long for a segment of
-        `max_bytes`, not what its stream expects, or without credit.
+        The run ends before the first that is anything else: with flags, too long for a segment of `max_bytes`, not what
+        its stream expects, or without credit. Of the last the end may be missing, but not its head.
         """
         run: list[Arrived[T]] = []
         streams, unpack, end = self.streams, PLAIN_DATA.unpack_from, len(data)
@@ -199,8 +199,7 @@ number 1, received 7
             start, stop = position + _HEAD_BYTES, position + _LENGTH_BYTES + length
             stream = streams.get(receiver)
             if (
-                stop > end
-                or kind != _PLAIN
+                kind != _PLAIN
                 or stream is None
                 or stream.expected != sequence
                 or stream.state is not _RECEIVING
@@ -216,7 +215,7 @@ number 1, received 7
             stream.expected = (sequence + 1) & _SEQUENCE_MASK
             run.append((stream.target, backlog, skew, data[start:stop]))
             position = stop
-        return run, position
+        return (run, position, 0) if position <= end else (run, end, position - end)
 
     def on_backlog(self, frame: AnnounceBacklog) -> ConsumerStream[T]:
         """The producer has buffers waiting and no credit."""

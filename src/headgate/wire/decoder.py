@@ -29,11 +29,12 @@ _LENGTH_BYTES = 4
 _PREFIX_BYTES = PREFIX.size
 
 
-Run = Callable[[memoryview, int], int]
-"""Takes the frames of one kind that lie whole in what was fed, from a place on; where it stopped, perhaps there.
+Run = Callable[[memoryview, int], tuple[int, int]]
+"""Takes the frames of one kind that lie in what was fed, from a place on; where it stopped, perhaps there.
 
 Under load nearly all frames are data or credit that came whole: they cost least if one loop reads, checks and counts
-them. What a run leaves, the decoder takes apart itself.
+them. Of the last it may have begun the payload: then it says how much of that is missing, and stops at the end. What a
+run leaves, the decoder takes apart itself.
 """
 
 
@@ -109,9 +110,11 @@ class Decoder:
                     continue
                 if not head and end - position >= _PREFIX_BYTES:
                     run = self._runs.get(data[position + _LENGTH_BYTES])
-                    if run is not None and (stop := run(data, position)) > position:
-                        self.position = position = stop
-                        continue
+                    if run is not None:
+                        stop, self._payload_left = run(data, position)
+                        if stop > position:
+                            self.position = position = stop
+                            continue
                 stop = min(end, position + self._needed() - len(head))
                 head += data[position:stop]
                 position = stop

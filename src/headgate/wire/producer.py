@@ -42,7 +42,7 @@ from headgate.wire.states import PRODUCER_STEPS, ProducerState, ProducerStep, st
 from headgate.wire.supply import Outgoing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from headgate.buffer import BufferSlice
     from headgate.sync import Wake
@@ -198,37 +198,37 @@ class ProducerSession:
 
     def on_credit_locked(self, frame: AddCredit) -> Wake:
         """More buffers are set aside for a channel."""
-        takes_turn = self._granted_locked(frame.receiver, frame.attempt, frame.credit)
-        return self.wake_locked(urgent=True) if takes_turn else None
+        _, wake = self._grant_locked([(_CREDIT_LENGTH, _CREDIT, frame.receiver, frame.attempt, frame.credit)])
+        return wake
 
     def on_credit_run_locked(self, data: memoryview, position: int) -> tuple[int, Wake]:
         """As `on_credit_locked`, for all such frames that lie whole in `data` from `position` on; where they end."""
-        granted, some_take_turns = self._granted_locked, False
         stop = len(data) - (len(data) - position) % CREDIT_FRAME.size
-        for length, kind, receiver, attempt, credit in CREDIT_FRAME.iter_unpack(data[position:stop]):
+        granted, wake = self._grant_locked(CREDIT_FRAME.iter_unpack(data[position:stop]))
+        return position + granted * CREDIT_FRAME.size, wake
+
+    def _grant_locked(self, frames: Iterable[tuple[int, ...]]) -> tuple[int, Wake]:
+        """How many of them, up to the first that is something else, are credit. Each is granted."""
+        streams, turns = self.streams, self.turns
+        granted, waiting = 0, len(turns)
+        for length, kind, receiver, attempt, credit in frames:
             if kind != _CREDIT or length != _CREDIT_LENGTH or not 1 <= credit <= MAX_CREDIT:
                 break
-            if granted(receiver, attempt, credit):
-                some_take_turns = True
-            position += CREDIT_FRAME.size
-        return position, self.wake_locked(urgent=True) if some_take_turns else None
-
-    def _granted_locked(self, receiver: int, attempt: int, credit: int) -> bool:
-        """Whether the stream takes a turn with it, and had none: whoever reads this can send as well."""
-        stream = self.streams.get(receiver)
-        if stream is None or stream.attempt != attempt:
-            stream = self._stream(AddCredit, receiver, attempt)
-        if stream.state is not _SENDING:
-            stream.move(ProducerStep.CREDIT, ours=False)
-        ledger, supply = stream.ledger, stream.supply
-        if ledger is None:
-            raise RemoteProtocolError(f"{stream}: credit, where there is none")
-        ledger.grant(credit)
-        if stream.queued or supply is None or not supply.announced or stream.state is not _SENDING:
-            return False
-        stream.queued = True
-        self.turns.append(stream)
-        return True
+            stream = streams.get(receiver)
+            if stream is None or stream.attempt != attempt:
+                stream = self._stream(AddCredit, receiver, attempt)
+            if stream.state is not _SENDING:
+                stream.move(ProducerStep.CREDIT, ours=False)
+            ledger, supply = stream.ledger, stream.supply
+            if ledger is None:
+                raise RemoteProtocolError(f"{stream}: credit, where there is none")
+            ledger.grant(credit)
+            granted += 1
+            if not stream.queued and supply is not None and supply.announced and stream.state is _SENDING:
+                stream.queued = True
+                turns.append(stream)
+        # Whoever reads this can send as well, if a stream takes a turn that had none.
+        return granted, self.wake_locked(urgent=True) if len(turns) > waiting else None
 
     def on_cancel_locked(self, frame: CancelRequest) -> tuple[ProducerStream, Wake]:
         """The consumer wants no more, or has read the end; the caller releases the subpartition."""
@@ -271,7 +271,7 @@ class ProducerSession:
         owners: list[BufferSlice | None] = [None] * len(pieces)
         self._control.clear()
         wakes: list[Wake] = []
-        turns, checksum, pack = self.turns, self._checksum, PLAIN_DATA.pack
+        turns, plainly, pack = self.turns, self._checksum is None, PLAIN_DATA.pack
         sent_buffers = sent_bytes = 0
         while turns and sent_bytes < room_bytes:
             stream = turns.popleft()
@@ -294,14 +294,16 @@ class ProducerSession:
             if wake is not None:
                 wakes.append(wake)
             if taken is not None:
-                memory, plain = taken.memory, taken.buffer.kind is _DATA
+                memory, sequence, plain = taken.memory, stream.sequence, taken.buffer.kind is _DATA
                 size = len(memory)
+                stream.told_backlog = backlog = min(supply.backlog, MAX_BACKLOG)
                 if plain and ledger is not None:
                     ledger.spend()
-                sequence, stream.told_backlog = stream.sequence, min(supply.backlog, MAX_BACKLOG)
-                about = stream.receiver, sequence, stream.told_backlog, taken.offset % ALIGNMENT
-                plainly = plain and checksum is None
-                head = pack(_HEAD_LENGTH + size, _PLAIN, *about) if plainly else self._head(stream, supply, taken)
+                head = (
+                    pack(_HEAD_LENGTH + size, _PLAIN, stream.receiver, sequence, backlog, taken.offset % ALIGNMENT)
+                    if plain and plainly
+                    else self._head(stream, supply, taken)
+                )
                 pieces += (head, memory)
                 owners += (None, taken)
                 stream.sequence = (sequence + 1) & _SEQUENCE_MASK
@@ -309,11 +311,11 @@ class ProducerSession:
                 sent_bytes += size
             if not supply.announced or stream.state is not _SENDING:
                 continue
-            if ledger is None or ledger.sent < ledger.granted or stream.has_turn:
+            if ledger is None or ledger.sent < ledger.granted or not stream.told_backlog or not supply.next_is_data:
                 stream.queued = True
                 turns.append(stream)
-            else:
-                self._without_credit(stream, supply, wakes)  # the backlog went with the buffer
+            elif supply.pressing:  # the backlog went with the buffer
+                wakes.append(self.starving)
         self.buffers_out += sent_buffers
         self.bytes_out += sent_bytes
         return Outgoing(pieces, owners), together(*wakes) if wakes else None
