@@ -221,7 +221,11 @@ class Connection:
         self._transport.call_soon(self.flush)
 
     def _come_lazily(self) -> None:
-        self._transport.call_lazily(self.flush)
+        self._transport.call_lazily(self._flush_if_due)
+
+    def _flush_if_due(self) -> None:
+        if self._scheduled:  # else it was done in a hurry meanwhile
+            self.flush()
 
     def flush(self) -> None:
         """Send what there is, as far as the stream takes it; go on reading, if that had stopped."""

@@ -273,7 +273,7 @@ class Pump:
         for channel in due:
             channel.due = False
             stream, credit = channels.get(channel), channel.unannounced
-            if not credit or stream is None or channel.speaks or stream.state is not _RECEIVING:
+            if not credit or stream is None or stream.state is not _RECEIVING or channel.speaks:
                 if self._say_all_locked(channel, stream):
                     over.append(channel)
             else:  # as most do: there is credit, and nothing else

@@ -43,6 +43,7 @@ Arrived = tuple[T, int, int, memoryview]
 _RECEIVING = ConsumerState.RECEIVING
 _SEQUENCE_MASK: Final = 0xFFFF_FFFF
 _PLAIN: Final = Data.TYPE  # and no flags
+_CREDIT: Final = AddCredit.TYPE
 _LENGTH_BYTES: Final = 4
 _HEAD_BYTES: Final = PLAIN_DATA.size
 _CREDIT_LENGTH: Final = CREDIT_FRAME.size - _LENGTH_BYTES
@@ -134,6 +135,7 @@ number 1, received 7
     def grant_all(self, grants: Iterable[tuple[ConsumerStream[T], int]]) -> None:
         """As `grant`, for many streams; all in one piece."""
         frames: list[bytes] = []
+        pack = CREDIT_FRAME.pack
         for stream, credit in grants:
             book = stream.book
             if book is None:
@@ -141,7 +143,7 @@ number 1, received 7
             if stream.state is not _RECEIVING:
                 stream.move(ConsumerStep.CREDIT, ours=True)
             book.promise(credit)
-            frames.append(CREDIT_FRAME.pack(_CREDIT_LENGTH, AddCredit.TYPE, stream.receiver, stream.attempt, credit))
+            frames.append(pack(_CREDIT_LENGTH, _CREDIT, stream.receiver, stream.attempt, credit))
         if frames:
             self._to_send.append(b"".join(frames))
 

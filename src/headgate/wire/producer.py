@@ -103,14 +103,6 @@ class ProducerStream:
     def __str__(self) -> str:
         return f"receiver {self.receiver} of partition {self.request.partition}"
 
-    @property
-    def has_turn(self) -> bool:
-        """Whether it would send what it has: not without credit, once the consumer knows that it waits."""
-        ledger, supply = self.ledger, self.supply
-        if ledger is None or ledger.sent < ledger.granted or not self.told_backlog:
-            return True
-        return supply is None or not supply.next_is_data
-
     def available_locked(self) -> Wake:
         """The subpartition has something, or has failed: it takes its turn, once."""
         supply, ledger, session = self.supply, self.ledger, self.session
@@ -118,8 +110,8 @@ class ProducerStream:
             return None
         if self.queued:  # but perhaps in no hurry until now
             return session.wake_locked(urgent=True) if supply.pressing else None
-        if ledger is not None and ledger.sent >= ledger.granted and not self.has_turn:
-            return session.starving if supply.pressing else None
+        if ledger is not None and ledger.sent >= ledger.granted and self.told_backlog and supply.next_is_data:
+            return session.starving if supply.pressing else None  # the consumer knows that it waits
         self.queued = True
         turns = session.turns
         turns.append(self)
