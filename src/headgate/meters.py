@@ -87,7 +87,8 @@ class TimeSpent:
 class TaskTimer:
     """Splits a task's time into busy, idle and back-pressured.
 
-    The two places where a task thread sleeps (input, output buffer) call `enter` before and `leave` after.
+    The two places where a task thread sleeps (input, output buffer) call `enter` before and `leave` after. Whenever the
+    task ceases to be busy, `ran` is told for how long it was.
 
     >>> now = iter([0, 10, 25, 30])
     >>> timer = TaskTimer(lambda: next(now))
@@ -95,10 +96,11 @@ class TaskTimer:
     TimeSpent(busy_ns=15, idle_ns=15, back_pressured_ns=0)
     """
 
-    __slots__ = ("_now_ns", "_seen")
+    __slots__ = ("_now_ns", "_ran", "_seen")
 
-    def __init__(self, now_ns: Callable[[], int]) -> None:
+    def __init__(self, now_ns: Callable[[], int], ran: Callable[[int], object] | None = None) -> None:
         self._now_ns = now_ns
+        self._ran = ran
         # State, since when, and what was spent before: replaced as one, so that a reader never sees parts of two.
         self._seen = (TaskState.BUSY, now_ns(), dict.fromkeys(TaskState, 0))
 
@@ -115,7 +117,10 @@ class TaskTimer:
     def enter(self, state: TaskState) -> None:
         """The task goes from one state to another."""
         now_ns = self._now_ns()
+        before, since_ns, _ = self._seen
         self._seen = (state, now_ns, self._spent_until(now_ns, *self._seen))
+        if self._ran is not None and before is TaskState.BUSY:
+            self._ran(now_ns - since_ns)
 
     def leave(self) -> None:
         """The task is busy again."""

@@ -57,6 +57,19 @@ def test_a_timer_splits_time_by_state() -> None:
     assert timer.statistics() == spent, "looking changes nothing"
 
 
+def test_whoever_wants_to_know_is_told_how_long_each_run_was() -> None:
+    clock, runs_ns = ManualClock(), list[int]()
+    timer = TaskTimer(clock.now_ns, runs_ns.append)
+    clock.advance_ms(3)
+    timer.enter(TaskState.IDLE)
+    clock.advance_ms(5)
+    timer.enter(TaskState.BACK_PRESSURED)
+    timer.leave()
+    clock.advance_ms(7)
+    timer.enter(TaskState.IDLE)
+    assert runs_ns == [3_000_000, 7_000_000]
+
+
 def test_a_reader_overtaken_by_the_task_loses_no_time() -> None:
     """Time seen once must not be missing from the next look: rates made of it would be negative."""
     clock = ManualClock()

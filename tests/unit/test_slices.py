@@ -6,6 +6,7 @@ import platform
 import struct
 import sys
 import threading
+import time
 
 import pytest
 from tests.support import Thread
@@ -46,8 +47,11 @@ def test_the_calling_thread_alone_has_them():
         child.join()
         assert os.getpriority(os.PRIO_PROCESS, 0) == nice
 
+        assert ask_for_slices(0)
+        inside_ns.append(slice_ns())
+
     Thread(ask).end()
-    assert inside_ns == [SLICE_NS, before_ns]
+    assert inside_ns == [SLICE_NS, before_ns, before_ns]
     assert slice_ns() == before_ns
 
 
@@ -67,9 +71,47 @@ def test_elsewhere_nothing_happens(owner, name, monkeypatch):
     assert not ask_for_slices(SLICE_NS)
 
 
+BRIEF_NS, LONG_NS = 1_000_000, 5_000_000  # of these, twenty and four are as long as it takes to look
+
+
+def asked(*runs_ns, wanted=SLICE_NS):
+    """What is asked for, and after how many runs."""
+    found, at = [], 0
+    one = slices.Slices(wanted, ask=lambda ns: found.append((at, ns)))
+    one.begin()
+    for at, run_ns in enumerate(runs_ns, start=1):  # noqa: B007 - `ask` looks at it
+        one.ran(run_ns)
+    return found
+
+
+def test_a_task_whose_runs_are_long_gives_short_slices_back_and_asks_again_when_they_are_brief():
+    runs_ns = [*[LONG_NS] * 8, *[BRIEF_NS] * 40, *[LONG_NS] * 4]
+    assert asked(*runs_ns) == [(0, SLICE_NS), (4, 0), (28, SLICE_NS), (52, 0)]
+
+
+def test_what_most_of_the_time_is_spent_on_counts_not_how_often():
+    assert asked(*[LONG_NS, 1_000, 1_000, 1_000] * 4) == [(0, SLICE_NS), (13, 0)]
+    assert asked(*[LONG_NS, *[BRIEF_NS] * 15] * 4) == [(0, SLICE_NS)], "once it was kept from running"
+
+
+def test_where_none_are_wanted_none_are_asked_for():
+    assert asked(*[LONG_NS] * 8, *[BRIEF_NS] * 40, wanted=0) == []
+
+
 @needs_slices
 @pytest.mark.parametrize("wanted", ["250 us", "0 s"])
 def test_every_task_asks_for_them(wanted):
     env = small_env(2, execution__time_slice=wanted)
     found = set(collected(env.from_collection(range(10)).rebalance().map(lambda _: slice_ns())))
     assert found == {SLICE_NS if wanted != "0 s" else slice_ns()}
+
+
+@needs_slices
+def test_a_task_that_computes_for_long_gives_them_back():
+    def compute(_):
+        time.sleep(0.002)  # as long as it takes: to the task this is a run of its own
+        return slice_ns()
+
+    env = small_env(1, execution__time_slice="250 us")
+    found = collected(env.rate(100, count=30).rebalance().map(compute))
+    assert found[-1] == slice_ns(), found

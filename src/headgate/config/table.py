@@ -213,8 +213,8 @@ class ExecutionSettings(Section):
     time_slice: Annotated[
         Duration,
         Time(0, 100 * _MS),
-        "Slices of a processor's time that the threads of tasks ask for (Linux 6.12): short ones begin sooner; "
-        "0: as the system likes.",
+        "Slices of a processor's time that the threads of tasks ask for which do not compute for long (Linux 6.12): "
+        "short ones begin sooner; 0: as the system likes.",
     ] = _100_US
     object_reuse: Annotated[bool, Flag(), "Hand the same object down a chain of operators instead of a copy."] = False
     max_parallelism: Annotated[

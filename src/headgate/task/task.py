@@ -13,13 +13,13 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from headgate.errors import Cancelled, HeadgateError, InvariantViolated
-from headgate.slices import ask_for_slices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headgate.input import RecordReader
     from headgate.output import RecordWriter
+    from headgate.slices import Slices
     from headgate.task.chain import Chain
     from headgate.task.loop import Loop
 
@@ -59,7 +59,7 @@ class Task:
         running: Callable[[], object],
         failed: Callable[[HeadgateError], object],
         ended: Callable[[HeadgateError | None], object],
-        slice_ns: int = 0,
+        slices: Slices | None = None,
     ) -> None:
         self.name = name
         self.chain = chain
@@ -69,7 +69,7 @@ class Task:
         self._running = running
         self._failed = failed
         self._ended = ended
-        self._slice_ns = slice_ns
+        self._slices = slices
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -95,7 +95,8 @@ class Task:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        ask_for_slices(self._slice_ns)
+        if self._slices is not None:
+            self._slices.begin()
         error = self._outcome(self._work)
         closing = self._outcome(self.chain.close)
         if error is not None and closing is not None:

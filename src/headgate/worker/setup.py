@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headgate.ids import PartitionId, SubpartitionIndex
 from headgate.meters import TaskTimer
 from headgate.output import PartitionType
+from headgate.slices import Slices
 from headgate.task.chain import Chain
 from headgate.task.loop import InputLoop, SourceLoop
 from headgate.task.operator import Place
@@ -112,6 +113,7 @@ class TaskSetUp:
     places: Mapping[Partition, int] = field(default_factory=dict)
     """The workers that have what the task reads, where those are not the ones that the plan has for their producers."""
     openings: list[Opening] = field(default_factory=list)
+    _slices: Slices = field(init=False)
     _timer: TaskTimer = field(init=False)
     _writers: list[RecordWriter[Any]] = field(default_factory=list)
     _gates: list[InputGate] = field(default_factory=list)
@@ -124,7 +126,8 @@ class TaskSetUp:
 
     def set_up(self) -> RunningTask:
         """Make the task; it is not started yet, and its channels are not connected (`openings`)."""
-        self._timer = TaskTimer(self.part.environment.clock.now_ns)
+        self._slices = Slices(self.part.plan.settings.execution.time_slice.ns)
+        self._timer = TaskTimer(self.part.environment.clock.now_ns, self._slices.ran)
         try:
             for exchange in self.part.plan.outputs(self.vertex.id):
                 self._add_writer(exchange)
@@ -236,7 +239,7 @@ class TaskSetUp:
             running=self.running,
             failed=self.failed,
             ended=self.ended,
-            slice_ns=self.part.plan.settings.execution.time_slice.ns,
+            slices=self._slices,
         )
         return RunningTask(
             vertex=self.vertex,
