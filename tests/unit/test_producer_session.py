@@ -1,5 +1,6 @@
 """The producer's session: who may send, in which order, what is said about the rest, and how a channel ends."""
 
+import gc
 import zlib
 
 import pytest
@@ -785,6 +786,29 @@ def test_credit_that_came_whole_is_counted_the_same():
         assert grant(side, wire, position=3) == len(wire) - 7, "what is cut off is left"
         assert side.woken
         assert short(side.send()) == [(5, b"a"), (6, b"a"), (5, b"b"), (6, b"b")]
+
+
+@pytest.mark.spec("N6", "N8")
+def test_credit_that_is_refused_leaves_nothing_behind_that_looks_into_memory():
+    """Such an iterator, collected with the frames of an error, crashes CPython 3.11 (gh-77894)."""
+    known, unknown = (encode_frame(AddCredit(receiver, AttemptId(ATTEMPT), 1)) for receiver in (5, 9))
+    with Producer(5, credit=0) as side:
+        with pytest.raises(RemoteProtocolError, match="receiver 9") as refused:
+            grant(side, known + unknown + known)
+        looking = [one for one in gc.get_objects() if type(one).__name__ == "unpack_iterator"]
+        assert not [one for one in looking if any(type(seen) is memoryview for seen in gc.get_referents(one))]
+        assert refused.value.__traceback__ is not None, "and its frames"
+
+
+@pytest.mark.spec("G5", "N6")
+def test_a_run_of_credit_may_be_long():
+    credit = encode_frame(AddCredit(5, AttemptId(ATTEMPT), 1))
+    with Producer(5, credit=0) as side:
+        wire, position = credit * 1_000, 0
+        while (stop := grant(side, wire, position)) > position:
+            position = stop
+        assert position == len(wire)
+        assert side.session.streams[5].ledger.available == 1_000
 
 
 @pytest.mark.spec("N6", "N8")

@@ -59,6 +59,7 @@ _CREDIT: Final = AddCredit.TYPE
 _LENGTH_BYTES: Final = 4
 _HEAD_LENGTH: Final = PLAIN_DATA.size - _LENGTH_BYTES
 _CREDIT_LENGTH: Final = CREDIT_FRAME.size - _LENGTH_BYTES
+_CREDIT_RUN_BYTES: Final = 256 * CREDIT_FRAME.size  # looked at at once: data may follow, which is none of it
 _ENOUGH_TURNS: Final = 8  # streams with something to send, so that waiting for more does not pay;
 _SHARE: Final = 32  # but not fewer than this part of all: where there are many, more will have something soon
 _MAX_FRUITLESS: Final = 100_000  # requests of one connection that ended before anything was sent
@@ -194,9 +195,11 @@ class ProducerSession:
         return wake
 
     def on_credit_run_locked(self, data: memoryview, position: int) -> tuple[int, Wake]:
-        """As `on_credit_locked`, for all such frames that lie whole in `data` from `position` on; where they end."""
-        stop = len(data) - (len(data) - position) % CREDIT_FRAME.size
-        granted, wake = self._grant_locked(CREDIT_FRAME.iter_unpack(data[position:stop]))
+        """As `on_credit_locked`, for such frames that lie whole in `data` from `position` on; where they end."""
+        stop = min(len(data), position + _CREDIT_RUN_BYTES)
+        stop -= (stop - position) % CREDIT_FRAME.size
+        # A copy: the iterator of a view, left in a frame by an error, makes CPython 3.11 crash when that is collected.
+        granted, wake = self._grant_locked(CREDIT_FRAME.iter_unpack(bytes(data[position:stop])))
         return position + granted * CREDIT_FRAME.size, wake
 
     def _grant_locked(self, frames: Iterable[tuple[int, ...]]) -> tuple[int, Wake]:
