@@ -28,6 +28,7 @@ _NORMAL: Final = 0  # the policy that this is about
 _NOT_FOR_CHILDREN: Final = 1  # what the thread starts has the system's own slices
 _LONG_NS: Final = 1_000_000  # of a run: about a slice of the system's own
 _LOOK_NS: Final = 20_000_000  # of running, between two looks at what kind of runs it was spent on
+_MOST_NS: Final = 5_000_000  # of one run that counts: none decides alone, not even the first, with all the set-up in it
 
 
 def ask_for_slices(slice_ns: int) -> bool:
@@ -85,7 +86,7 @@ class Slices:
     def ran(self, run_ns: int) -> None:
         """The thread is about to wait, or to look whether it must, after so long a run."""
         if run_ns > _LONG_NS:
-            self._long_ns += run_ns
+            self._long_ns += min(run_ns, _MOST_NS)
         else:
             self._brief_ns += run_ns
         if self._brief_ns + self._long_ns < _LOOK_NS:
