@@ -9,6 +9,7 @@ each that was started is answered once, with what it has, also when it is stoppe
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 import threading
@@ -21,6 +22,7 @@ from headgate.worker.stacks import Stacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from types import FrameType
 
     from headgate.worker.messages import FromWorker, Sample
     from headgate.worker.setup import RunningTask
@@ -33,6 +35,7 @@ _JOIN_S: Final = 5.0  # it only takes the sample that it was at
 _LATE_S: Final = 2.0  # a round that takes so much longer than it should is ended
 _STACK_BYTES: Final = MAX_MESSAGE_BYTES // 2  # of an answer; the rest is more than all else in it takes
 _LEAST_BYTES: Final = 256
+_looking = threading.Lock()  # one at a time in a process: each turns the collector off, and on again
 
 
 class Sampler:
@@ -91,7 +94,7 @@ class Sampler:
 
 def _look(rows: Sequence[tuple[RunningTask, Stacks]]) -> bool:
     """Take a sample of each task; whether any still runs."""
-    frames = sys._current_frames()
+    frames = _frames()
     try:
         states = [one.timer.state for one, _ in rows]
         any_runs = False
@@ -104,6 +107,23 @@ def _look(rows: Sequence[tuple[RunningTask, Stacks]]) -> bool:
         return any_runs
     finally:
         frames.clear()  # this thread's own is among them, and that of others who look
+
+
+def _frames() -> dict[int, FrameType]:
+    """What every thread is at; no collection meanwhile.
+
+    The interpreter holds its lock of all threads while it makes the dict. A collection in the middle of that may run a
+    finalizer, in which another thread gets the interpreter; if that one starts a thread, it waits for the lock, and all
+    others for it, for ever. Seen with CPython 3.11.
+    """
+    with _looking:
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames()
+        finally:
+            if collecting:
+                gc.enable()
 
 
 def _answer(request: int, rows: Sequence[tuple[RunningTask, Stacks]]) -> Sampled:

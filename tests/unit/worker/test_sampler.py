@@ -201,3 +201,22 @@ def test_no_frame_outlives_a_sample():
         finally:
             leave.set()
             gc.enable()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_nothing_is_collected_while_the_interpreter_looks_at_all_threads(monkeypatch, enabled):
+    """A finalizer could let another thread run, which starts one, and waits for ever: the interpreter has that lock."""
+    seen, look = [], sampling.sys._current_frames
+
+    def current_frames():
+        seen.append(gc.isenabled())
+        return look()
+
+    monkeypatch.setattr(sampling.sys, "_current_frames", current_frames)
+    if not enabled:
+        gc.disable()
+    try:
+        assert threading.get_ident() in sampling._frames()
+        assert (seen, gc.isenabled()) == ([False], enabled), "and then as it was"
+    finally:
+        gc.enable()
