@@ -66,6 +66,8 @@ def test_ctrl_c_in_a_turn_of_the_main_thread_comes_after_it(loop, sync):
 
     def wait_until_interrupted():
         for _ in range(10_000):  # now and then the network thread is faster
+            loop.call_lazily(lambda: None)
+            time.sleep(0.0002)  # the network thread did that, saw that nobody sleeps, and rests
             loop.call_lazily(interrupt)
             sync.waiter().wait(0.001)
 
@@ -155,6 +157,39 @@ class Sleeping:
         return True
 
 
+def was_called(loop):
+    """Whether the network thread was called since the last look at that."""
+    called, loop._called = loop._called, False
+    return called
+
+
+class Rests:
+    """In place of the alarm of a loop, by whose clock it was set: to what; and what happens while it is waited for."""
+
+    def __init__(self, *meanwhile):
+        self.delays_ms = []
+        self._meanwhile = list(meanwhile)
+
+    def set(self, delay_ns):
+        self.delays_ms.append(delay_ns / 1e6)
+
+    def wait(self):
+        self._meanwhile.pop(0)()
+
+    def close(self):
+        pass
+
+
+def resting(loop, *meanwhile):
+    """Let the network thread rest, at a time that stands still, until nobody keeps it from the seat."""
+    loop._alarm.close()
+    loop._alarm = rests = Rests(*meanwhile)
+    loop.now_ns = lambda: 10**9
+    loop._rest()
+    assert not rests._meanwhile, "it waited for all of that"
+    return rests.delays_ms
+
+
 @pytest.fixture
 def watched_apart():
     """A loop whose network thread does nothing by itself; the other end of a socket of it, and what was read there."""
@@ -165,6 +200,7 @@ def watched_apart():
     ours, theirs = socket.socketpair()
     read = []
     loop.call_soon(lambda: loop.watch(ours.fileno(), lambda: read.append(ours.recv(100)), None))
+    loop._helped = False
     yield loop, theirs, read
     loop.call_soon(lambda: loop.watch(ours.fileno(), None, None))
     ended.set()
@@ -198,7 +234,7 @@ def test_who_attends_in_its_turn_sees_after_it_what_has_happened(watched_apart):
     loop.call_soon(act)
     assert not read_in_turn
     assert read == [b"x"]
-    assert not loop._rest_lock.acquire(blocking=False), "nothing is waited for"
+    assert not was_called(loop), "nothing is waited for"
 
 
 def test_attention_in_a_turn_waits_for_no_other(loop, watched):
@@ -237,7 +273,7 @@ def test_who_helped_calls_the_network_thread_for_those_who_sleep(watched_apart):
     loop._asleep[Sleeping()] = False
     theirs.send(b"x")
     assert loop.help()
-    assert loop._rest_lock.acquire(blocking=False), "it was called"
+    assert was_called(loop)
 
 
 @pytest.mark.parametrize(("away_ns", "called"), [(1_000, False), (1_000_000, True)])
@@ -248,14 +284,14 @@ def test_who_was_back_soon_the_last_time_does_not_call_it(watched_apart, away_ns
     loop._asleep[Sleeping()] = False
     theirs.send(b"x")
     loop.help()
-    loop._rest_lock.acquire(blocking=False)
+    was_called(loop)
     now_ns += away_ns
     assert not loop.help(), "it is about to sleep"
-    assert not loop._rest_lock.acquire(blocking=False)
+    assert not was_called(loop)
     now_ns += 1_000
     theirs.send(b"x")
     assert loop.help()
-    assert loop._rest_lock.acquire(blocking=False) is called, "not the look counts, but the work before it"
+    assert was_called(loop) is called, "not the look counts, but the work before it"
 
 
 @pytest.mark.parametrize(
@@ -304,29 +340,100 @@ def test_the_seat_is_left_to_another_that_got_something_if_it_will_be_back(watch
     loop.sleep(mine, None)
     assert mine.woken_asleep is not brief, "it sleeps without the seat, or was in it to the end"
     assert not loop._seat.locked()
-    assert not loop._rest_lock.acquire(blocking=False), "nobody else is needed"
+    assert not was_called(loop), "nobody else is needed"
     assert list(loop._asleep) == [other]
 
 
-def test_the_network_thread_comes_when_a_task_sleeps_and_no_other_is_back(watched_apart):
+def test_the_network_thread_rests_for_a_moment_and_longer_after_a_task_has_acted_by_itself(watched_apart):
     loop, _, _ = watched_apart
-    loop._asleep[Sleeping()] = True
-    loop._rest_lock = Looks(lambda: setattr(loop, "_wanted", True))
-    loop._rest()
-    assert len(loop._rest_lock.rests_s) == 1
+    for helped in (False, True, False):
+        if helped:
+            loop.call_soon(lambda: None)
+        assert resting(loop, lambda: None) == [4 if helped else 1]
 
 
-@pytest.mark.parametrize("acting", [False, True])
-def test_what_was_asked_for_and_left_undone_is_done_a_moment_later_unless_somebody_acts(watched_apart, acting):
+def test_what_was_asked_for_and_left_undone_is_done_a_moment_later(watched_apart):
     loop, _, _ = watched_apart
+    loop.call_soon(lambda: None)
     loop._soon.append(print)
-    loop._helped = loop._wanted = True
-    if acting:
-        loop._turn_lock.acquire()
-    give_back = loop._turn_lock.release if acting else lambda: None
-    loop._rest_lock = Looks(lambda: None, lambda: (give_back(), loop._soon.clear()))
-    loop._rest()
-    assert [round(rest_s * 1000) for rest_s in loop._rest_lock.rests_s] == ([1, 2] if acting else [1])
+    assert resting(loop, lambda: None) == [1]
+    loop._soon.clear()
+
+
+def test_the_network_thread_waits_for_who_acts_and_without_a_time_for_who_sits_there(watched_apart):
+    loop, _, _ = watched_apart
+    loop._turn_lock.acquire()
+    assert resting(loop, lambda: None, loop._turn_lock.release) == [1, 1]
+
+    loop._seat.acquire()
+    leave = functools.partial(loop._leave_seat, going=True)  # which sets the alarm
+    assert resting(loop, lambda: None, lambda: None, leave) == [1, 4]
+
+
+def test_who_is_called_does_not_rest(watched_apart):
+    loop, _, _ = watched_apart
+    loop._seat.acquire()
+    loop._call_network_thread()
+    resting(loop)
+    assert resting(loop, loop._call_network_thread) == [1, 1e-6]
+    loop._seat.release()
+
+
+@pytest.fixture
+def resting_apart(watched_apart):
+    """A loop whose network thread rests; a clock to set, and what the alarm was set to."""
+    loop, _, _ = watched_apart
+    loop._alarm.close()
+    loop._alarm = rests = Rests()
+    clock = {"now_ns": 10**9}
+    loop.now_ns = lambda: clock["now_ns"]
+    loop._resting = True
+    return loop, clock, rests.delays_ms
+
+
+def test_who_looks_puts_the_network_thread_off_and_not_more_often_than_it_must(resting_apart):
+    loop, clock, delays_ms = resting_apart
+    for _ in range(100):
+        loop.help()
+        clock["now_ns"] += 500_000
+    assert set(delays_ms) == {4}
+    assert len(delays_ms) == pytest.approx(50 / 2, abs=1), "every 2 ms"
+
+
+def test_while_somebody_sleeps_or_something_waits_it_is_not_put_off_for_long(resting_apart):
+    loop, clock, delays_ms = resting_apart
+    loop.help()
+    loop._asleep[Sleeping()] = True
+    loop.help()
+    assert delays_ms == [4, 1]
+    loop._asleep.clear()
+    loop.help()
+    loop.call_lazily(lambda: None)
+    assert delays_ms == [4, 1, 4, 1]
+    clock["now_ns"] += 900_000
+    loop.call_lazily(lambda: None)
+    assert delays_ms == [4, 1, 4, 1], "who only asks puts nothing off"
+    clock["now_ns"] += 200_000
+    loop.call_lazily(lambda: None)
+    assert delays_ms == [4, 1, 4, 1, 1], "it has rung, and nobody has looked"
+
+
+def test_who_acts_without_a_look_puts_it_off_once_and_no_further(resting_apart):
+    loop, clock, delays_ms = resting_apart
+    loop.help()
+    for _ in range(40):
+        clock["now_ns"] += 500_000
+        loop.call_soon(lambda: None)
+    assert len(delays_ms) == 2, "it rings less than 8 ms after the look"
+
+
+def test_who_drives_puts_it_off_for_those_that_sleep_are_looked_after(resting_apart):
+    loop, _, delays_ms = resting_apart
+    mine = Sleeping()
+    loop.call_lazily(lambda: loop.call_lazily(lambda: setattr(mine, "woken", True)))
+    loop.sleep(mine, None)
+    assert delays_ms[0] == 1, "as long as nobody drives"
+    assert delays_ms[-1] == 4
 
 
 def test_before_the_start_there_is_nothing_to_help_with():
@@ -371,50 +478,6 @@ def test_a_timer_that_another_sets_while_the_loop_falls_asleep_comes():
     assert come.wait(JOIN_S)
     loop.stop()
     loop.join()
-
-
-class Looks:
-    """In place of the lock that the network thread rests on: how long it rests, and what happens meanwhile."""
-
-    def __init__(self, *meanwhile):
-        self.rests_s = []
-        self._meanwhile = list(meanwhile)
-
-    def acquire(self, *, timeout):
-        self.rests_s.append(timeout)
-        self._meanwhile.pop(0)()
-        return False
-
-    def release(self):
-        pass
-
-
-def test_the_network_thread_looks_less_often_while_tasks_come():
-    loop = SharedLoop()
-
-    def comes():
-        loop._wanted = True
-
-    def asks_and_comes():
-        loop.call_lazily(loop._lazy.clear)
-        comes()
-
-    loop._rest_lock = looks = Looks(*[comes] * 6, *[asks_and_comes] * 3, lambda: None)
-    loop._rest()
-    assert [round(rest_s * 1000) for rest_s in looks.rests_s] == [1, 2, 4, 8, 8, 8, 8, 1, 8, 1]
-    loop.stop()
-
-
-def test_the_network_thread_rests_longer_after_a_task_has_acted_by_itself():
-    loop = SharedLoop()
-    for helped in (False, True, False):
-        if helped:
-            loop.call_soon(print)
-            loop._soon.clear()  # it was done
-        loop._rest_lock = looks = Looks(lambda: None)
-        loop._rest()
-        assert [round(rest_s * 1000) for rest_s in looks.rests_s] == [4 if helped else 1]
-    loop.stop()
 
 
 def test_a_wait_ends_with_its_time(sync):

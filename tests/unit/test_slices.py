@@ -1,4 +1,4 @@
-"""Shorter slices of a processor's time: asked for by the threads of tasks, and by nobody else."""
+"""How soon the threads of tasks run: slices of a processor's time, nice values, when they ask for the interpreter."""
 
 import ctypes
 import os
@@ -13,7 +13,7 @@ from tests.support import Thread
 from tests.support_pipeline import collected, small_env
 
 from headgate import slices
-from headgate.slices import ask_for_slices
+from headgate.slices import Slices, ask_as_usual, ask_at_once, ask_for_slices, ask_late
 
 SLICE_NS = 250_000
 
@@ -77,10 +77,15 @@ BRIEF_NS, LONG_NS = 1_000_000, 5_000_000  # of these, twenty and four are as lon
 def asked(*runs_ns, wanted=SLICE_NS):
     """What is asked for, and after how many runs."""
     found, at = [], 0
-    one = slices.Slices(wanted, ask=lambda ns: found.append((at, ns)))
-    one.begin()
-    for at, run_ns in enumerate(runs_ns, start=1):  # noqa: B007 - `ask` looks at it
-        one.ran(run_ns)
+    one = Slices(wanted, ask=lambda ns: found.append((at, ns)))
+
+    def run():
+        nonlocal at
+        one.begin()
+        for at, run_ns in enumerate(runs_ns, start=1):  # noqa: B007 - `ask` looks at it
+            one.ran(run_ns)
+
+    Thread(run).end()
     return found
 
 
@@ -98,6 +103,68 @@ def test_one_run_does_not_decide_however_long_it_was():
     second_ns = 1_000_000_000  # from the set-up to the first wait, say
     assert asked(second_ns, *[BRIEF_NS] * 40, second_ns, *[BRIEF_NS] * 40) == [(0, SLICE_NS)]
     assert asked(*[second_ns] * 4) == [(0, SLICE_NS), (4, 0)]
+
+
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has none of its own")
+
+
+def own_nice():
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+
+def own_slack_ns():
+    return ctypes.CDLL(None).prctl(30, 0, 0, 0, 0)
+
+
+@needs_linux
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_task_whose_runs_are_long_steps_back_and_comes_forward_again_as_far_as_it_may(monkeypatch, allowed):
+    before, change, found = own_nice(), os.setpriority, []
+
+    def set_priority(which, who, nice):  # as it is for those with no privilege, whoever runs this
+        if not allowed and nice < own_nice():
+            raise PermissionError
+        change(which, who, nice)
+
+    def run():
+        one = Slices(0, nice=3)
+        one.begin()
+        usual_ns = own_slack_ns()
+        for run_ns in (LONG_NS, BRIEF_NS, LONG_NS):
+            for _ in range(20):
+                one.ran(run_ns)
+            found.append((own_nice() - before, own_slack_ns() - usual_ns))
+
+    monkeypatch.setattr(os, "setpriority", set_priority)
+    try:
+        change(os.PRIO_PROCESS, threading.get_native_id(), before)
+    except PermissionError:
+        pytest.skip("nobody may")
+    Thread(run).end()
+    later_ns = found[0][1]
+    assert found == [(3, later_ns), (0 if allowed else 3, 0), (3, later_ns)]
+    assert later_ns > 100_000
+    assert own_nice() == before, "the other thread's alone"
+
+
+@needs_linux
+def test_who_waits_asks_at_once_after_it_and_later_otherwise():
+    found_ns = []
+
+    def run():
+        found_ns.append(own_slack_ns())
+        ask_at_once()
+        found_ns.append(own_slack_ns())
+        ask_as_usual()
+        found_ns.append(own_slack_ns())
+        ask_late(300_000)
+        ask_at_once()
+        ask_as_usual()
+        found_ns.append(own_slack_ns())
+
+    Thread(run).end()
+    usual_ns = found_ns[0]
+    assert found_ns == [usual_ns, 1, usual_ns, 300_000]
 
 
 def test_where_none_are_wanted_none_are_asked_for():
@@ -121,3 +188,16 @@ def test_a_task_that_computes_for_long_gives_them_back():
     env = small_env(1, execution__time_slice="250 us")
     found = collected(env.rate(200, count=100).rebalance().map(compute))
     assert {SLICE_NS, slice_ns()} == set(found), "first, and later"
+
+
+@needs_linux
+def test_a_task_that_computes_for_long_steps_back_by_as_much_as_is_set():
+    def compute(_):
+        time.sleep(0.002)
+        return own_nice()
+
+    before = own_nice()
+    env = small_env(1, execution__long_run_nice=2)
+    assert set(collected(env.rate(200, count=100).rebalance().map(compute))) == {before, before + 2}
+    env = small_env(1, execution__long_run_nice=0)
+    assert set(collected(env.rate(200, count=50).rebalance().map(compute))) == {before}

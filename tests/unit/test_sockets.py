@@ -13,7 +13,7 @@ from tests.support_sockets import LOCAL, LONG_NS, MIB, SECOND_NS, full_backlog, 
 from tests.support_streams import LOOPS, PATIENCE_S, Keeper, Pusher, open_files, wait_until
 
 from headgate.errors import Cancelled, TransportError
-from headgate.net import Address, socket_stream, sockets
+from headgate.net import Address, brief, socket_stream, sockets
 from headgate.net.loop import THREAD_NAME, open_loop
 from headgate.net.sockets import SocketOptions, SocketTransport
 
@@ -148,11 +148,11 @@ def test_a_large_slab_is_shared_but_what_is_seen_is_ones_own(world):
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
 def test_reads_of_all_sizes_with_and_without_the_systems_own_recv(world, monkeypatch, where):
     if where == "elsewhere":
-        monkeypatch.setattr(socket_stream, "_small_read", None)
+        monkeypatch.setattr(brief, "USABLE", False)
     stream, raw = world.facing_raw()
     keeper = Keeper(stream)
     world.transport.call(lambda: stream.start(keeper))
-    small, sent = socket_stream._SMALL_BYTES, b""
+    small, sent = brief.SMALL_READ_BYTES, b""
     for size in (1, small - 1, small, small + 1, 20 * small, 1, 100):
         content = bytes([size % 251]) * size
         raw.sendall(content)
@@ -163,6 +163,45 @@ def test_reads_of_all_sizes_with_and_without_the_systems_own_recv(world, monkeyp
     raw.close()
     keeper.wait(lambda: "lost" in keeper.events, "the end")
     assert keeper.events == ["received", "lost"]
+
+
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+def test_writes_of_all_sizes_with_and_without_the_systems_own_send(world, monkeypatch, where):
+    if where == "elsewhere":
+        monkeypatch.setattr(brief, "USABLE", False)
+    stream, raw = world.facing_raw()
+    world.transport.call(lambda: stream.start(Keeper(stream)))
+    small = brief.SMALL_WRITE_BYTES
+    for size in (1, small - 1, small, small + 1, 20 * small):
+        content = [bytes([size % 251]) * (size // 2), memoryview(bytes([size % 241]) * (size - size // 2))]
+        assert world.transport.call(lambda content=content: stream.write(content)) == size
+        received = b""
+        while len(received) < size:
+            received += raw.recv(size)
+        assert received == b"".join(content)
+
+
+def test_small_writes_that_the_kernel_does_not_take_block_and_are_told_of(world):
+    stream, raw = world.facing_raw()
+    keeper, piece, taken = Keeper(stream), bytes(brief.SMALL_WRITE_BYTES), 0
+    world.transport.call(lambda: stream.start(keeper))
+    while (size := world.transport.call(lambda: stream.write([piece]))) == len(piece):
+        taken += size
+    taken += size
+    assert world.transport.call(lambda: stream.write([piece])) == 0, "it takes nothing until it says so"
+    assert keeper.events == []
+    while taken:
+        taken -= len(raw.recv(min(taken, 1 << 20)))
+    keeper.wait(lambda: "writable" in keeper.events, "room")
+
+
+def test_a_small_write_to_a_peer_that_is_gone_ends_the_stream(world):
+    stream, raw = world.facing_raw()
+    keeper = Keeper(stream)
+    raw.close()
+    world.transport.call(lambda: stream.start(keeper))
+    wait_until(lambda: world.transport.call(lambda: stream.write([b"x"])) == 0, "a write that fails")
+    keeper.wait(lambda: "lost" in keeper.events, "the end")
 
 
 # --- back pressure ---------------------------------------------------------------------------------------------------

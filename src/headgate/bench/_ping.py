@@ -19,6 +19,7 @@ from contextlib import contextmanager
 
 from headgate.bench._children import START_S, Parent, child, results_of
 from headgate.errors import InvariantViolated
+from headgate.slices import Slices
 
 __all__ = ["bare_ping", "bursts", "busy_thread", "percentile"]
 
@@ -67,11 +68,11 @@ def bare_ping(
 
 
 @contextmanager
-def busy_thread(share: float = 0.5, *, period_s: float = 0.01) -> Iterator[None]:
+def busy_thread(share: float = 0.5, *, period_s: float = 0.01, slices: Slices | None = None) -> Iterator[None]:
     """Beside the block, a thread computes in pure Python for `share` of each period and sleeps for the rest.
 
     With 0 there is no thread; with 1 it never sleeps. It only gives up the interpreter when asked to: how soon
-    is up to `sys.setswitchinterval`.
+    is up to `sys.setswitchinterval`. With `slices` it is treated as the thread of a task.
 
     >>> with busy_thread(share=0.5):
     ...     time.sleep(0.01)
@@ -81,7 +82,7 @@ def busy_thread(share: float = 0.5, *, period_s: float = 0.01) -> Iterator[None]
         yield
         return
     stop = threading.Event()
-    thread = threading.Thread(target=_be_busy, args=(stop, share, period_s), name="bench-busy")
+    thread = threading.Thread(target=_be_busy, args=(stop, share, period_s, slices), name="bench-busy")
     thread.start()
     try:
         yield
@@ -130,10 +131,15 @@ def _check_share(share: float, period_s: float) -> None:
         raise ValueError(f"periods of {period_s:g} s: they need some length")
 
 
-def _be_busy(stop: threading.Event, share: float, period_s: float) -> None:
+def _be_busy(stop: threading.Event, share: float, period_s: float, slices: Slices | None) -> None:
     busy_s, idle_s = share * period_s, (1 - share) * period_s
+    if slices is not None:
+        slices.begin()
     while not stop.is_set():
+        started_ns = time.monotonic_ns()
         _compute(busy_s)
+        if slices is not None:
+            slices.ran(time.monotonic_ns() - started_ns)
         if idle_s:
             stop.wait(idle_s)
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from headgate.bench._children import START_S, Child, Parent, child, first_of
 from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
 from headgate.net import Authority, Identity
-from headgate.slices import ask_for_slices
+from headgate.slices import Slices
 from headgate.worker import Environment
 
 if TYPE_CHECKING:
@@ -58,9 +58,10 @@ class Place:
         segments = 2 * self.channels + _SPARE_SEGMENTS
         return Environment(self.settings, memory_bytes=segments * self.settings.memory.segment_size)
 
-    def run_as_task(self) -> None:
-        """Let the calling thread run as that of a task."""
-        ask_for_slices(self.settings.execution.time_slice.ns)
+    def slices(self) -> Slices:
+        """Those of a task's thread."""
+        execution = self.settings.execution
+        return Slices(execution.time_slice.ns, execution.long_run_nice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ def producing(
     parent: Parent, place: Place, *, partitions: int = 1, subpartitions: int = 1
 ) -> Iterator[tuple[Environment, list[ResultPartition]]]:
     """In the producer's process: partitions whose readers are all there. Left when all of them have read the end."""
-    place.run_as_task()
+    place.slices().begin()
     with place.worker() as worker:
         address = worker.join(place.identity)
         # Random, so that every page is real: fresh zeroes would be one page of the system's, read from the cache.
@@ -156,7 +157,7 @@ def consuming(
 ) -> Iterator[tuple[Environment, list[InputGate]]]:
     """In the consumer's process: one gate for each partition of the producer, connected to all its subpartitions."""
     address = parent.receive(START_S)
-    place.run_as_task()
+    place.slices().begin()
     with place.worker() as worker:
         worker.join(place.identity)
         made = [worker.gate(f"bench-{number}", channels=channels) for number in range(gates)]

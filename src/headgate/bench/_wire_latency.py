@@ -130,7 +130,7 @@ def _produce(parent: Parent, place: Place, *, rate_hz: float, count: int) -> Non
 def _consume(parent: Parent, place: Place) -> tuple[int, Delays]:
     """How many records came, and how late."""
     delays_ms: list[float] = []
-    with consuming(parent, place) as (worker, (gate,)), busy_thread(_BUSY):
+    with consuming(parent, place) as (worker, (gate,)), busy_thread(_BUSY, slices=place.slices()):
         parent.send("busy")
         reader = worker.reader(gate, StructSerializer[int](_RECORD))
         for element in reader:

@@ -210,7 +210,7 @@ def _produce(parent: Parent, place: Place, *, phases: Phases, idle: bool) -> tup
 
 
 def _tasks(place: Place) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(2, initializer=place.run_as_task)
+    return ThreadPoolExecutor(2, initializer=place.slices().begin)
 
 
 def _write(partition: ResultPartition, start_ns: int, end_ns: int) -> list[int]:

@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 _MS, _SECOND, _HOUR = NS_PER_MS, NS_PER_SECOND, NS_PER_HOUR
+_40_US = Duration(40_000)
 _100_US = Duration(100_000)
 _100_MS = Duration(100 * _MS)
 _50_MS = Duration(50 * _MS)
@@ -208,14 +209,21 @@ class ExecutionSettings(Section):
     switch_interval: Annotated[
         Duration,
         Time(10_000, _SECOND),
-        "How long a task may keep the interpreter from the network thread of its worker.",
-    ] = _100_US
+        "How long a task may keep the interpreter from one that has slept; from one that computes, some 50 us more, or "
+        "200 us if that mostly does so for long (Linux; elsewhere from all of them).",
+    ] = _40_US
     time_slice: Annotated[
         Duration,
         Time(0, 100 * _MS),
         "Slices of a processor's time that the threads of tasks ask for which do not compute for long (Linux 6.12): "
         "short ones begin sooner; 0: as the system likes.",
     ] = _100_US
+    long_run_nice: Annotated[
+        int,
+        Count(0, 19),
+        "By how much the threads of tasks that mostly compute for long are nicer (Linux): others, which wait for the "
+        "network, get a processor before them; 0: not at all.",
+    ] = 5
     object_reuse: Annotated[bool, Flag(), "Hand the same object down a chain of operators instead of a copy."] = False
     max_parallelism: Annotated[
         int, Count(1, 32_768), "Number of key groups, so the most subtasks a keyed step can ever have."

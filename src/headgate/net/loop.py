@@ -19,7 +19,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from headgate.errors import ConfigError
+from headgate.net.brief import Look, ring
 from headgate.net.timers import Timers
+from headgate.slices import ask_as_usual, ask_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -183,6 +185,7 @@ class EpollLoop:
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
+        self._look = Look(self._epoll.fileno())
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC)
         # Edge-triggered, a write is reported once without being read: a wake-up costs the loop no further call.
         self._epoll.register(self._wake_fd, select.EPOLLIN | select.EPOLLET)
@@ -215,7 +218,7 @@ class EpollLoop:
     def ring(self) -> None:
         """Wake the loop, if it sleeps."""
         if self._bell and self._take_bell():
-            os.eventfd_write(self._wake_fd, 1)
+            ring(self._wake_fd)
 
     @property
     def here(self) -> bool:
@@ -297,14 +300,14 @@ class EpollLoop:
         try:  # whatever changes from here on, rings
             at_ns = self._wait_limit_ns()
             timeout_s = -1.0 if at_ns is None else min(max(0, at_ns - self.now_ns()), LONGEST_SLEEP_NS) / 1e9
-            return self._epoll.poll(0 if self._has_reason_to_stay_awake() else timeout_s, _MAX_EVENTS)
+            if self._has_reason_to_stay_awake():
+                return self._look()
+            ask_at_once()
+            return self._epoll.poll(timeout_s, _MAX_EVENTS)
         finally:  # also when a signal interrupts it
+            ask_as_usual()
             if not self._take_bell():
                 self._rings_owed += 1  # rung, or about to be
-
-    def _look(self) -> list[tuple[int, int]]:
-        """What has happened to file descriptors, without waiting."""
-        return self._epoll.poll(0, _MAX_EVENTS)
 
     def _wait_limit_ns(self) -> int | None:
         return self._timers.next_ns()

@@ -13,12 +13,12 @@ given is run by its caller, or by whoever has the turn before giving it back.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from headgate.net.brief import Alarm
 from headgate.net.loop import EpollLoop
 
 if TYPE_CHECKING:
@@ -30,12 +30,10 @@ __all__ = ["SharedLoop"]
 
 _log = logging.getLogger(__name__)
 
-# How long the network thread waits for a task to come and drive. Each look takes the interpreter, and a processor, from
-# whoever is at work: so less often while tasks come, and after one has acted without the seat, which will look for what
-# it needs (`attend`).
-_MOMENT_S: Final = 0.001
-_HELPED_S: Final = 0.004
-_LONGEST_MOMENT_S: Final = 0.008
+# How long the network thread waits for a task to come and look. To see whether one has come it would need the
+# interpreter, and a processor, just when they are wanted most: so whoever has looked puts it off.
+_REST_NS: Final = 4_000_000
+_MOMENT_NS: Final = 1_000_000  # if something waits for the next turn, or somebody sleeps
 # A task that was away for no longer than this is taken to be back as soon again. Meanwhile the seat is left to it: else
 # another would do the network's work, and would have to wake it for every buffer.
 _SOON_NS: Final = 200_000
@@ -66,13 +64,15 @@ class SharedLoop(EpollLoop):
         self._seat = threading.Lock()
         self._turn_lock = threading.Lock()
         self._driver = 0  # the thread that has the turn
-        self._rest_lock = threading.Lock()  # taken while the network thread rests; released to call it
-        self._rest_lock.acquire()
+        self._alarm = Alarm()  # where the network thread rests
+        self._alarm_ns = 0  # when it rings; 0: not at all
+        self._resting = False  # the network thread is there
+        self._called = False  # and is to leave it
+        self._helped = False  # a task has acted without the seat since the network thread last rested
+        self._looked_ns = 0  # when somebody last saw what has happened
         self._lazy: deque[Call] = deque()  # what is to be called in the next turn of whoever has the seat
         self._asleep: dict[Sleeper, bool] = {}  # tasks that sleep; whether each was back soon
         self._interrupted = False  # by Ctrl-C, in a turn of the main thread
-        self._wanted = False  # a task has wanted the seat since the network thread last looked
-        self._helped = False  # a task has acted without the seat since the network thread last rested
         self._visit = _Visit()
         self._back_ns = 0  # until when the last that went, if it had been back soon, is expected to be so again
         self._attentive = False  # what happens next is waited for
@@ -101,16 +101,22 @@ class SharedLoop(EpollLoop):
 
     def call_soon(self, function: Call) -> None:
         """Call a function, now, unless another thread has the turn: that will."""
-        if self._driver != threading.get_ident():
-            self._helped = True
         self._soon.append(function)
         if self._thread.started:
             self._run_soon()
+            if not self.here:  # a task that has acted by itself will look for what it needs (`attend`)
+                self._helped = True
+                if self.now_ns() - self._looked_ns < _REST_NS:
+                    self._put_off()
 
     def call_lazily(self, function: Call) -> None:
         """Call a function in the next turn: now if somebody sleeps in the seat, else within a moment."""
         self._lazy.append(function)
         self.ring()
+        if self._resting and not self._seat.locked():
+            now_ns = self.now_ns()
+            if not now_ns < self._alarm_ns <= now_ns + _MOMENT_NS:
+                self._set_alarm(now_ns, _MOMENT_NS)
 
     def attend(self) -> None:
         """See what has happened. If nothing has, let the network thread keep the seat until something does.
@@ -125,10 +131,11 @@ class SharedLoop(EpollLoop):
         """`attend`, outside of a turn."""
         if self._seat.acquire(blocking=False):
             try:
-                if happened := self._look():
+                if happened := self._glance():
                     self._act_on(happened)
             finally:
                 self._seat.release()
+                self._put_off()
         if not self._seat.locked() and (self._attentive or self._is_needed()):
             self._call_network_thread()
 
@@ -155,12 +162,16 @@ class SharedLoop(EpollLoop):
         self._come()
         happened = None
         try:
-            happened = self._look()
+            happened = self._glance()
             if happened or self._lazy:
                 self._act_on(happened, lazily=not happened)
         finally:
             self._leave_seat(going=bool(happened), staying=not happened)
         return bool(happened)
+
+    def _glance(self) -> list[tuple[int, int]]:
+        self._looked_ns = self.now_ns()
+        return self._look()
 
     def _drive(self, sleeper: Sleeper, deadline_ns: int | None) -> None:
         """Until the sleeper is woken, or another that will be back for the seat: who gets most does the work."""
@@ -169,7 +180,8 @@ class SharedLoop(EpollLoop):
             while not (sleeper.woken or self._stopping or self._interrupted):
                 if deadline_ns is not None and self.now_ns() >= deadline_ns:
                     break
-                self._wanted = True
+                if not self._lazy:
+                    self._put_off(_REST_NS)
                 self._turn()
                 if len(self._asleep) > 1 and self._is_another_back_soon():
                     break
@@ -179,7 +191,7 @@ class SharedLoop(EpollLoop):
 
     def _come(self) -> bool:
         """A task is here, in the seat or asleep. Whether it was back soon."""
-        self._wanted, self._back_ns = True, 0
+        self._back_ns = 0
         visit = self._visit
         visit.brief = brief = self.now_ns() - visit.left_ns < _SOON_NS
         return brief
@@ -195,6 +207,7 @@ class SharedLoop(EpollLoop):
         if going:
             self._go()
         self._seat.release()
+        self._put_off()
         self._run_soon()
         if self._stopping or self._attentive or (not staying and self._is_needed()):
             self._call_network_thread()
@@ -217,6 +230,7 @@ class SharedLoop(EpollLoop):
     def _act_on(self, happened: list[tuple[int, int]], *, lazily: bool = True) -> None:
         self._turn_lock.acquire()
         self._driver = threading.get_ident()
+        self._looked_ns = self.now_ns()
         if happened:
             self._attentive = False
         try:
@@ -283,30 +297,48 @@ class SharedLoop(EpollLoop):
         self._release()
 
     def _rest(self) -> None:
-        """Leave the seat to tasks, as long as one comes every now and then and none sleeps.
+        """Leave the seat to tasks, as long as one looks every now and then and none sleeps."""
+        helped, self._helped, self._resting = self._helped, False, True
+        self._set_alarm(self.now_ns(), _REST_NS if helped and not self._soon else _MOMENT_NS)
+        while not (self._called or self._stopping):
+            self._alarm.wait()
+            self._alarm_ns = 0  # before the look at the seat: who leaves it after that sets the alarm
+            if self._seat.locked():
+                continue
+            if not self._turn_lock.locked():
+                break
+            self._set_alarm(self.now_ns(), _MOMENT_NS)
+        self._resting = self._called = False
 
-        The longer they have been coming, the less often this looks; but if something was asked for and is not done, the
-        next look is a moment later: has a task come by then, it has done it.
-        """
-        helped, self._helped = self._helped, False
-        rest_s, moment_s, brief = (_HELPED_S if helped and not self._soon else _MOMENT_S), _MOMENT_S, True
-        while not self._stopping and not self._rest_lock.acquire(timeout=rest_s):
-            nobody = not (self._seat.locked() or self._turn_lock.locked())
-            if nobody and (self._soon or not self._wanted or self._is_needed()):
-                return
-            self._wanted = False
-            moment_s = min(2 * moment_s, _LONGEST_MOMENT_S)
-            brief = bool(self._lazy) and not brief
-            rest_s = _MOMENT_S if brief else moment_s
+    def _put_off(self, rest_ns: int | None = None) -> None:
+        """A task has looked, or is about to: the network thread need not for a while, short if it may be missed."""
+        if self._called or not self._resting:
+            return
+        if rest_ns is None:
+            missed = self._lazy or any(not sleeper.woken for sleeper in list(self._asleep))
+            rest_ns = _MOMENT_NS if missed else _REST_NS
+        now_ns = self.now_ns()
+        if not rest_ns // 2 < self._alarm_ns - now_ns <= rest_ns:  # else it is well as it is, and a call saved
+            self._set_alarm(now_ns, rest_ns)
+
+    def _set_alarm(self, now_ns: int, delay_ns: int) -> None:
+        self._alarm_ns = now_ns + delay_ns
+        self._alarm.set(delay_ns)
 
     def _call_network_thread(self) -> None:
-        with contextlib.suppress(RuntimeError):  # it has been called already
-            self._rest_lock.release()
+        if not self._called:
+            self._called = True
+            self._alarm.set(1)
 
     def _end(self) -> None:
         super()._end()
         self.ring()
         self._call_network_thread()
+
+    def _release(self) -> None:
+        if not self._epoll.closed:
+            super()._release()
+            self._alarm.close()  # to set it from now on does nothing: that number is no alarm's, or another loop's
 
     # What whoever is in the seat waits for.
 

@@ -23,6 +23,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from headgate.errors import TransportError
+from headgate.net import brief
 from headgate.net.stream import PathStatistics
 
 if TYPE_CHECKING:
@@ -38,11 +39,6 @@ __all__ = ["LINGER_NS", "MAX_LINGERING", "SLAB_BYTES", "Lingering", "SocketStrea
 SLAB_BYTES: Final = 512 * 1024
 """Most bytes of one read."""
 
-# `recv_into` gives the interpreter away, and gets it back when another thread lets go of it: where one is busy, a small
-# message may wait longer for that than for the network. So after a small read the next one keeps the interpreter, for
-# as long as it takes to copy this much.
-_SMALL_BYTES: Final = 16 * 1024
-
 LINGER_NS: Final = 10 * 1_000_000_000
 """How long the input of a closed stream is read and thrown away, at most, while its peer finishes reading."""
 
@@ -56,27 +52,6 @@ _UNSENT: Final = 144  # and what waits to be sent; since Linux 4.6
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, for no time: close by a reset
 
 _log = logging.getLogger(__name__)
-
-
-def _find_small_read() -> Callable[[int, StreamSet], int] | None:
-    """Reads a little from a descriptor into the slab, without waiting, and keeps the interpreter."""
-    if not hasattr(socket, "MSG_DONTWAIT"):
-        return None
-    recv = ctypes.PyDLL(None, use_errno=True).recv
-    recv.argtypes = ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-    recv.restype = ctypes.c_ssize_t
-
-    def read(descriptor: int, streams: StreamSet) -> int:
-        size: int = recv(descriptor, streams.slab_address, _SMALL_BYTES, socket.MSG_DONTWAIT)
-        if size < 0:
-            error = ctypes.get_errno()
-            raise OSError(error, os.strerror(error))  # of the class that is right for it, as from `recv_into`
-        return size
-
-    return read
-
-
-_small_read = _find_small_read()
 
 
 class StreamSet:
@@ -168,15 +143,17 @@ class SocketStream:
         taken = 0
         for start in range(0, len(pieces), _IOV_MAX):
             batch = pieces if len(pieces) <= _IOV_MAX else pieces[start : start + _IOV_MAX]
+            size = sum(map(len, batch))
+            small = brief.USABLE and size <= brief.SMALL_WRITE_BYTES
             try:
-                sent = self._socket.sendmsg(batch)
+                sent = brief.send(self._socket.fileno(), b"".join(batch)) if small else self._socket.sendmsg(batch)
             except BlockingIOError:
                 sent = 0
             except OSError as error:
                 self._break(error)
                 return taken
             taken += sent
-            if sent < sum(map(len, batch)):
+            if sent < size:
                 self._blocked = True
                 self._watch()
                 break
@@ -230,9 +207,10 @@ class SocketStream:
     def _receive(self) -> bool:
         """Read once, then let others have their turn. Whether there may be more."""
         assert self._handler is not None, "only a started stream is read"
-        slab, read = self.streams.slab, _small_read if self._small else None
+        streams, small = self.streams, brief.USABLE and self._small  # so is the next, then
+        slab = streams.slab
         try:
-            size = self._socket.recv_into(slab) if read is None else read(self._socket.fileno(), self.streams)
+            size = brief.receive(self._socket.fileno(), streams.slab_address) if small else self._socket.recv_into(slab)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -243,7 +221,7 @@ class SocketStream:
             self._end(self._error)
             self._socket.close()
             return False
-        self._small = size < _SMALL_BYTES
+        self._small = size < brief.SMALL_READ_BYTES
         self._call(self._handler.received, slab[:size])
         return True
 

@@ -126,7 +126,8 @@ class TaskSetUp:
 
     def set_up(self) -> RunningTask:
         """Make the task; it is not started yet, and its channels are not connected (`openings`)."""
-        self._slices = Slices(self.part.plan.settings.execution.time_slice.ns)
+        execution = self.part.plan.settings.execution
+        self._slices = Slices(execution.time_slice.ns, execution.long_run_nice)
         self._timer = TaskTimer(self.part.environment.clock.now_ns, self._slices.ran)
         try:
             for exchange in self.part.plan.outputs(self.vertex.id):
