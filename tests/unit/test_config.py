@@ -50,7 +50,7 @@ DEFAULTS = {
     "network.max_channels_per_connection": "65536",
     "network.insecure_plaintext": "false",
     "execution.buffer_timeout": "auto",
-    "execution.switch_interval": "40 us",
+    "execution.switch_interval": "100 us",
     "execution.time_slice": "100 us",
     "execution.long_run_nice": "5",
     "execution.object_reuse": "false",

@@ -38,7 +38,6 @@ __all__ = [
 ]
 
 _MS, _SECOND, _HOUR = NS_PER_MS, NS_PER_SECOND, NS_PER_HOUR
-_40_US = Duration(40_000)
 _100_US = Duration(100_000)
 _100_MS = Duration(100 * _MS)
 _50_MS = Duration(50 * _MS)
@@ -211,7 +210,7 @@ class ExecutionSettings(Section):
         Time(10_000, _SECOND),
         "How long a task may keep the interpreter from one that has slept; from one that computes, some 50 us more, or "
         "200 us if that mostly does so for long (Linux; elsewhere from all of them).",
-    ] = _40_US
+    ] = _100_US
     time_slice: Annotated[
         Duration,
         Time(0, 100 * _MS),
