@@ -46,22 +46,23 @@ def _fail() -> int:
     raise OSError(error, os.strerror(error))  # of the class that is right for it
 
 
-def _call(name: str, *arguments: type) -> Callable[..., int]:
+def _call(name: str, result: type, *arguments: type) -> Callable[..., int]:
     """One of the system library's functions, which keeps the interpreter."""
     if not USABLE:
         return lambda *_: -1
     function = ctypes.PyDLL(None, use_errno=True)[name]
     function.argtypes = arguments
-    function.restype = ctypes.c_ssize_t
+    function.restype = result
     return function
 
 
-_recv = _call("recv", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_send = _call("send", ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
-_write = _call("write", ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
-_epoll_wait = _call("epoll_wait", ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
-_timerfd_create = _call("timerfd_create", ctypes.c_int, ctypes.c_int)
-_timerfd_settime = _call("timerfd_settime", ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+_INT, _SIZE, _ADDRESS, _BYTES = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_char_p
+_recv = _call("recv", ctypes.c_ssize_t, _INT, _ADDRESS, _SIZE, _INT)
+_send = _call("send", ctypes.c_ssize_t, _INT, _BYTES, _SIZE, _INT)
+_write = _call("write", ctypes.c_ssize_t, _INT, _BYTES, _SIZE)
+_epoll_wait = _call("epoll_wait", _INT, _INT, _ADDRESS, _INT, _INT)
+_timerfd_create = _call("timerfd_create", _INT, _INT, _INT)
+_timerfd_settime = _call("timerfd_settime", _INT, _INT, _INT, _BYTES, _ADDRESS)
 
 
 def receive(descriptor: int, address: int) -> int:

@@ -3,8 +3,9 @@
 Changing threads is costly, in CPython above all. So a task that finds no input or no output buffer looks what has
 happened (`help`), and if it would go to sleep all the same takes the loop's seat and does the network's work itself
 until it has what it waits for; and a task that has something to send sends it, whoever sits there asleep. Of two tasks,
-the one that is always back soon does the work. The network thread takes the seat when no task has come for a moment, or
-when one that is not always back soon left it while another sleeps.
+the one that is always back soon does the work. The network thread takes the seat when no task has looked for a moment,
+or when one that is not always back soon left it while another sleeps. Until then it rests on an alarm, which those who
+look put off.
 
 Two locks: who has the seat may wait for what happens, who has the turn may act on it; the seat is taken first.
 Invariants: with a task asleep, somebody is in the seat, has been called, or looks in a moment; what `call_soon` was
