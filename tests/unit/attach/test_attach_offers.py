@@ -262,7 +262,8 @@ def test_a_forked_child_does_not_serve_keep_or_remove_anything_of_its_parents(ro
         offers.offer(parent)
         until(lambda: sockets(root))
         with connected(root):  # a connection that the child inherits as well
-            until(lambda: all(one._connections for one in offers._offers._servers))
+            servers = offers._offers._servers  # where it is a moment after its name can be seen
+            until(lambda: servers and all(one._connections for one in servers))
             child = os.fork()
             if child == 0:
                 own = [one for one in unnamed_files() if "socket:" in one]
