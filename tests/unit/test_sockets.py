@@ -66,8 +66,7 @@ def test_both_ways_at_once_everything_arrives_in_order(world, piece_bytes, piece
     assert left.digest.digest() == hashlib.sha256(contents[1]).digest()
     assert right.digest.digest() == hashlib.sha256(contents[0]).digest()
     if piece_bytes > 2000:
-        assert left.short_writes
-        assert right.short_writes
+        assert left.short_writes + right.short_writes, "a reader may be as fast as its writer, but not both"
 
 
 @pytest.mark.parametrize("name", LOOPS)
