@@ -418,6 +418,18 @@ def test_while_somebody_sleeps_or_something_waits_it_is_not_put_off_for_long(res
     assert delays_ms == [4, 1, 4, 1, 1], "it has rung, and nobody has looked"
 
 
+def test_who_was_called_is_put_off_by_nobody(resting_apart):
+    loop, clock, delays_ms = resting_apart
+    loop._call_network_thread()
+    for _ in range(10):
+        loop.help()
+        loop.call_lazily(lambda: None)
+        loop.call_soon(lambda: None)
+        loop._call_network_thread()
+        clock["now_ns"] += 500_000
+    assert delays_ms == [1e-6]
+
+
 def test_who_acts_without_a_look_puts_it_off_once_and_no_further(resting_apart):
     loop, clock, delays_ms = resting_apart
     loop.help()

@@ -114,7 +114,7 @@ class SharedLoop(EpollLoop):
         """Call a function in the next turn: now if somebody sleeps in the seat, else within a moment."""
         self._lazy.append(function)
         self.ring()
-        if self._resting and not self._seat.locked():
+        if self._resting and not self._called and not self._seat.locked():
             now_ns = self.now_ns()
             if not now_ns < self._alarm_ns <= now_ns + _MOMENT_NS:
                 self._set_alarm(now_ns, _MOMENT_NS)
@@ -322,6 +322,8 @@ class SharedLoop(EpollLoop):
         if not rest_ns // 2 < self._alarm_ns - now_ns <= rest_ns:  # else it is well as it is, and a call saved
             self._set_alarm(now_ns, rest_ns)
 
+    # Who was just about to set it when another calls the network thread makes that come so much later: never more than
+    # `_REST_NS`, and everybody else leaves the alarm alone from then on.
     def _set_alarm(self, now_ns: int, delay_ns: int) -> None:
         self._alarm_ns = now_ns + delay_ns
         self._alarm.set(delay_ns)
