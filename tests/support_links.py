@@ -29,12 +29,8 @@ class Link:
         self._threads = []
 
     def install(self, monkeypatch):
-        known = Peers.peer_locked
-        monkeypatch.setattr(
-            Peers,
-            "peer_locked",
-            lambda peers, worker, address=None: known(peers, worker, None if address is None else self.to(address)),
-        )
+        know = Peers.know_locked
+        monkeypatch.setattr(Peers, "know_locked", lambda peers, worker, address: know(peers, worker, self.to(address)))
 
     def to(self, address):
         """Where to connect in order to reach an address through the link."""

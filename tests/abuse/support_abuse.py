@@ -333,7 +333,7 @@ class Member(Stranger):
         made = cls.accepted(connected)
         nonce = secrets.token_bytes(NONCE_BYTES)
         made.handshake = ServerHandshake(
-            SECRET, JOB, ATTEMPT, worker=worker, nonce=nonce, connected=lambda _: duplicate
+            SECRET, JOB, ATTEMPT, worker=worker, nonce=nonce, connected=lambda *_: duplicate
         )
         made._start()
         made.prove()

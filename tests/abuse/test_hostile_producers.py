@@ -447,7 +447,7 @@ def test_a_reflected_proof(caplog):
     """Without the secret: a challenge of one's own, and the client's proof sent back to it."""
 
     def script(stranger: Stranger) -> None:
-        stranger.socket.recv(48, socket.MSG_WAITALL)
+        stranger.socket.recv(50, socket.MSG_WAITALL)
         stranger.say(raw_frame(2, 0, struct.pack("<BI", 1, BAD_WORKER) + secrets.token_bytes(32)))
         proof = stranger.socket.recv(38, socket.MSG_WAITALL)
         stranger.say(raw_frame(4, 0, proof[-32:]))

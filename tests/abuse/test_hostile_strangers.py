@@ -30,15 +30,16 @@ from headgate.wire.codec import PREFIX
 from headgate.wire.handshake import ClientHandshake
 
 NOT_PROVED = "refused: the peer did not prove that it belongs to this job"
-HELLO_BYTES = 48
+HELLO_BYTES = 50
 PROOF_BYTES = 38
 
 
-def hello(*, magic: bytes = b"HDGT", oldest: int = 1, newest: int = 1) -> bytes:
+def hello(*, magic: bytes = b"HDGT", oldest: int = 1, newest: int = 1, lane: int = 0) -> bytes:
     """What a client says first, with some of it changed."""
     good = ClientHandshake(SECRET, JOB, ATTEMPT, worker=BAD_WORKER, nonce=secrets.token_bytes(32)).data_to_send()
     assert len(good) == HELLO_BYTES
-    return good[: PREFIX.size] + magic + bytes([oldest, newest]) + good[PREFIX.size + 6 :]
+    worker, nonce = good[PREFIX.size + 6 : PREFIX.size + 10], good[PREFIX.size + 12 :]
+    return good[: PREFIX.size] + magic + bytes([oldest, newest]) + worker + lane.to_bytes(2, "little") + nonce
 
 
 def tls_hello() -> bytes:
@@ -58,6 +59,8 @@ STRANGE = {
     "SSH": b"SSH-2.0-OpenSSH_9.6\r\n",
     "wrong magic": hello(magic=b"HDGS"),
     "versions the wrong way round": hello(oldest=2, newest=1),
+    "a second lane, with credit": hello(lane=1),
+    "a lane above the limit": hello(lane=2**16 - 1),
     "length 0": raw_frame(1, 0, length=0),
     "length 1": raw_frame(1, 0, length=1),
     "length below the header": raw_frame(1, 0, length=5),

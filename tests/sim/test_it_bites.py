@@ -360,7 +360,7 @@ def a_lost_connection_fails_nobody():
 
 @bug(within=300, says="are open")
 def both_of_two_connections_are_kept():
-    return [(Peers, "connected", lambda self, worker: False)]
+    return [(Peers, "connected", lambda self, worker, lane: False)]
 
 
 @bug()

@@ -8,7 +8,7 @@ from headgate.record.pickled import PickleSerializer
 from headgate.wire import handshake
 from headgate.wire.codec import encode_frame
 from headgate.wire.frames import KeepAlive
-from headgate.wire.handshake import MAX_HANDSHAKE_BYTES, ClientHandshake, Handshake, ServerHandshake
+from headgate.wire.handshake import MAX_HANDSHAKE_BYTES, MAX_LANES, ClientHandshake, Handshake, ServerHandshake
 
 SECRET = bytes(range(32))
 JOB, ATTEMPT = JobId("etl"), AttemptId(3)
@@ -16,12 +16,12 @@ JOB, ATTEMPT = JobId("etl"), AttemptId(3)
 pytestmark = pytest.mark.spec("N7")
 
 
-def client(secret=SECRET, job=JOB, attempt=ATTEMPT, nonce=b"c" * 32) -> ClientHandshake:
-    return ClientHandshake(secret, job, attempt, worker=7, nonce=nonce)
+def client(secret=SECRET, job=JOB, attempt=ATTEMPT, nonce=b"c" * 32, lane=0) -> ClientHandshake:
+    return ClientHandshake(secret, job, attempt, worker=7, nonce=nonce, lane=lane)
 
 
-def server(secret=SECRET, job=JOB, attempt=ATTEMPT, nonce=b"s" * 32, connected=None) -> ServerHandshake:
-    return ServerHandshake(secret, job, attempt, worker=9, nonce=nonce, connected=connected)
+def server(secret=SECRET, job=JOB, attempt=ATTEMPT, nonce=b"s" * 32, lanes=1, connected=None) -> ServerHandshake:
+    return ServerHandshake(secret, job, attempt, worker=9, nonce=nonce, lanes=lanes, connected=connected)
 
 
 def talk(one: Handshake, other: Handshake, step: int = 1 << 16) -> list[bytes]:
@@ -58,10 +58,10 @@ def test_golden_bytes():
 
 
 GOLDEN = [
-    "2c0000000100484447540101070000006363636363636363636363636363636363636363636363636363636363636363",
+    "2e00000001004844475401010700000000006363636363636363636363636363636363636363636363636363636363636363",
     "27000000020001090000007373737373737373737373737373737373737373737373737373737373737373",
-    "220000000300c64775bb2278cf01e700ad6c0e88a7657064acec86cf6f45e1b3f8d0c192a282",
-    "22000000040088236425b1d169dc4cf3e0eaf9e382d37de5842ccdcaa49713eadf15639cf52b",
+    "22000000030076eada8e3161c3a02e029853f0523eaaf732ef450a45c8011a9b670aa1f7f5ed",
+    "220000000400811bface4d215ede1eb34e7651648401b2d19a58ef8bce49b3d0148abc286cd3",
 ]
 
 
@@ -222,17 +222,17 @@ def test_the_secret_shows_nowhere():
 
 # A second connection between the same two workers ----------------------------------------------------------
 
-DUPLICATE = "22000000060065e24b52aa7d037654ee8f87e522f7c1c6107d5376de44dc3e60b116b63144a5"
+DUPLICATE = "220000000600a0ff530fd4c783ec39e3badc99343449c2cf2bdc6fdc457e8f82e05f8144e763"
 
 
 @pytest.mark.spec("N4")
 @pytest.mark.parametrize("step", [1, 7, 1 << 16])
 def test_a_connection_that_is_not_needed_is_declined_with_a_proof(step):
     asked = []
-    one, other = client(), server(connected=lambda worker: asked.append(worker) or True)
+    one, other = client(), server(connected=lambda *which: asked.append(which) or True)
     said = talk(one, other, step)
     assert [frame.hex() for frame in said] == [*GOLDEN[:3], DUPLICATE]
-    assert asked == [7], "asked once, about the worker that has proved itself"
+    assert asked == [(7, 0)], "asked once, about the worker that has proved itself"
     for side in (one, other):
         assert side.duplicate
         assert not side.done
@@ -241,7 +241,7 @@ def test_a_connection_that_is_not_needed_is_declined_with_a_proof(step):
 
 @pytest.mark.spec("N4")
 def test_without_another_connection_this_one_is_used():
-    one, other = client(), server(connected=lambda worker: False)
+    one, other = client(), server(connected=lambda worker, lane: False)
     assert [frame.hex() for frame in talk(one, other)] == GOLDEN
     assert one.done
     assert other.done
@@ -251,7 +251,7 @@ def test_without_another_connection_this_one_is_used():
 
 def test_a_stranger_does_not_learn_who_is_connected():
     asked = []
-    one, other = client(secret=bytes(32)), server(connected=asked.append)
+    one, other = client(secret=bytes(32)), server(connected=lambda *which: asked.append(which))
     other.receive(one.data_to_send())
     one.receive(other.data_to_send())
     with pytest.raises(AuthError):
@@ -269,7 +269,7 @@ def test_every_byte_of_a_declination_counts():
             return data[:position] + flipped + data[position + 1 :] if flipped else data
 
         with pytest.raises(AuthError):
-            play(flip, connected=lambda worker: True)
+            play(flip, connected=lambda worker, lane: True)
 
 
 def as_kind(kind: int, frame: bytes) -> bytes:
@@ -282,7 +282,7 @@ def test_one_answer_cannot_be_made_into_the_other(connected, kind):
     with pytest.raises(AuthError):
         play(
             lambda turn, data: as_kind(kind, data) if turn == 3 else data,
-            connected=lambda worker: connected,
+            connected=lambda worker, lane: connected,
         )
 
 
@@ -295,9 +295,52 @@ def test_a_declination_before_the_proof_is_refused():
 
 
 def test_nothing_is_listened_to_after_a_declination():
-    one, other = client(), server(connected=lambda worker: True)
+    one, other = client(), server(connected=lambda worker, lane: True)
     talk(one, other)
     for side in (one, other):
         with pytest.raises(AuthError):
             side.receive(encode_frame(KeepAlive()))
         assert side.data_to_send() == b""
+
+
+# Lanes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("N5")
+@pytest.mark.parametrize("lane", [0, 1, 300, MAX_LANES - 1])
+def test_both_know_the_lane_of_their_connection(lane):
+    asked = []
+    one, other = client(lane=lane), server(lanes=MAX_LANES, connected=lambda *which: asked.append(which))
+    talk(one, other)
+    assert one.done
+    assert other.done
+    assert one.lane == other.lane == lane
+    assert asked == [(7, lane)]
+
+
+@pytest.mark.spec("N8")
+@pytest.mark.parametrize(
+    ("lane", "lanes"), [(1, 1), (MAX_LANES - 1, 1), (MAX_LANES, MAX_LANES), (2**16 - 1, MAX_LANES)]
+)
+def test_a_lane_that_there_is_not_is_refused_as_any_stranger(lane, lanes):
+    hello = client().data_to_send()
+    other = server(lanes=lanes)
+    with pytest.raises(AuthError, match=r"^the peer did not prove that it belongs to this job$"):
+        other.receive(hello[:16] + lane.to_bytes(2, "little") + hello[18:])
+    assert other.data_to_send() == b""
+
+
+def test_a_connection_cannot_be_led_into_another_lane():
+    one, other = client(lane=1), server(lanes=MAX_LANES)
+    hello = one.data_to_send()
+    other.receive(hello[:16] + b"\x02\x00" + hello[18:])
+    one.receive(other.data_to_send())
+    with pytest.raises(AuthError):
+        other.receive(one.data_to_send())
+    assert other.peer is None
+
+
+@pytest.mark.parametrize("lane", [-1, MAX_LANES])
+def test_a_lane_beyond_the_limit_is_our_own_mistake(lane):
+    with pytest.raises(LocalProtocolError, match=f"lanes 0 to 1023, not {lane}"):
+        client(lane=lane)

@@ -6,7 +6,9 @@ import pytest
 from tests.support_remote import Remote
 
 from headgate.errors import TransportError
+from headgate.net import Address
 from headgate.net.peers import Peers
+from headgate.sync import ThreadSync
 from headgate.wire.states import ConnectionState
 
 
@@ -138,3 +140,40 @@ def test_what_an_earlier_connection_carries_is_ended_there(then):
         peer.open() if then == "open" else peer._fail(TransportError("nobody there", peer="worker 3"))
         remote.locked(peer.say_locked, old)
         assert old.said == [remote.channel]
+
+
+@pytest.mark.spec("N4", "N5")
+def test_a_worker_is_another_peer_in_each_lane():
+    lock = ThreadSync().lock
+    peers = Peers(0, lock, Calls(), 10**9, connect=None)
+    first, second = peers.peer_locked(3), peers.peer_locked(3, lane=1)
+    assert first is not second
+    assert peers.peer_locked(3, lane=1) is second
+    assert (second.worker, second.lane) == (3, 1)
+    assert set(peers) == {first, second}
+    peers.know_locked(3, Address("127.0.0.1", 7077))
+    assert str(first) == str(second) == str(peers.peer_locked(3, lane=2)) == "worker 3 at 127.0.0.1:7077"
+
+
+@pytest.mark.spec("N4", "N5")
+def test_a_connection_is_not_needed_only_in_the_lane_that_has_one():
+    peers = Peers(0, ThreadSync().lock, Calls(), 10**9, connect=None)
+    first, second = peers.peer_locked(3), peers.peer_locked(3, lane=1)
+    first.proved(Carrier(outgoing=True))
+    assert [peers.connected(3, lane) for lane in range(3)] == [True, False, False]
+    second.opening = True
+    assert [peers.connected(3, lane) for lane in range(3)] == [True, True, False]
+    first.lost(first.connection, None)
+    assert [peers.connected(3, lane) for lane in range(3)] == [False, True, False]
+
+
+@pytest.mark.spec("N5", "G8")
+def test_what_is_lost_in_one_lane_stays_in_the_others():
+    peers = Peers(0, ThreadSync().lock, Calls(), 10**9, connect=None)
+    first, second = peers.peer_locked(3), peers.peer_locked(3, lane=1)
+    first.proved(Carrier(outgoing=True))
+    second.proved(Carrier(outgoing=True))
+    first.lost(first.connection, TransportError("reset", peer="worker 3"))
+    assert first.connection is None
+    assert second.connection.usable
+    assert second.connection.calls == ["flush"]

@@ -106,7 +106,7 @@ class ControlPort:
             who.attempt,
             worker=who.worker,
             nonce=secrets.token_bytes(NONCE_BYTES),
-            connected=lambda worker: not self.wanted(worker),
+            connected=lambda worker, _lane: not self.wanted(worker),
         )
         link = ControlLink(
             stream,

@@ -2,8 +2,8 @@
 
 `stream` says what a connection needs of the world; `sockets` (over a `loop`) and `memory` are two such worlds, `tls`
 (with `certificates`) goes in between. A `connection` runs the handshake, then moves frames between its stream and its
-`pump`, which alone knows both sessions and partitions. `peers` keeps one connection per worker, `server` is the port,
-`network` puts it all together.
+`pump`, which alone knows both sessions and partitions. `peers` keeps one connection per worker and lane, `server` is
+the port, `network` puts it all together.
 """
 
 from headgate.net.certificates import Authority, Credentials

@@ -79,6 +79,7 @@ class Connection:
         self.peer = stream.peer
         self.state = ConnectionState.PROVING
         self.worker = -1
+        self.lane = 0
         self.outgoing = outgoing  # this side has connected, not the peer
         self._used = outgoing  # somebody wanted it, so that it may be closed when nobody does
         self.pump = Pump(exchange, wake_locked=self.schedule_locked, retry=self._retry, starving=transport.attend)
@@ -160,7 +161,7 @@ class Connection:
         if self._certified() not in {None, handshake.peer_worker}:
             raise AuthError("the peer's certificate is that of another worker")
         self._move(ConnectionStep.PROVED, ours=True)
-        self.worker = handshake.peer_worker
+        self.worker, self.lane = handshake.peer_worker, handshake.lane
         self._watch.proved()
         self._owner.proved(self)
         return rest
@@ -394,6 +395,7 @@ class Connection:
             traffic=self.pump.statistics_locked(),
             written_bytes=self._outbox.written_bytes,
             blocked_ns=self._outbox.blocked_ns,
+            lane=self.lane,
         )
 
     def path(self) -> PathStatistics:

@@ -20,7 +20,7 @@ from headgate.net.peers import Peer, Peers
 from headgate.net.server import Server
 from headgate.net.tls import TlsStream
 from headgate.net.watch import ConnectionOptions
-from headgate.wire.handshake import NONCE_BYTES, SECRET_BYTES, ClientHandshake, ServerHandshake
+from headgate.wire.handshake import MAX_LANES, NONCE_BYTES, SECRET_BYTES, ClientHandshake, ServerHandshake
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,10 +134,20 @@ class Network:
         self.address = self._server.listen(self.transport, host, self._settings.port)
         return self.address
 
-    def outlet(self, worker: int, address: Address | None) -> RemoteOutlet:
-        """The way to another worker, for a remote channel. Without an address that worker must connect."""
+    def outlet(self, worker: int, address: Address | None = None, lane: int = 0) -> RemoteOutlet:
+        """The way to another worker, for a remote channel. Without an address that worker must connect.
+
+        With credit no channel stops another: one lane is enough for all.
+        """
         with self._lock:
-            return self.peers.peer_locked(worker, address)
+            if address is not None:
+                self.peers.know_locked(worker, address)
+            return self.peers.peer_locked(worker, 0 if self._exchange.credited else lane)
+
+    def know(self, worker: int, address: Address) -> None:
+        """Where another worker listens."""
+        with self._lock:
+            self.peers.know_locked(worker, address)
 
     def close(self, quiet: Callable[[], object]) -> None:
         """Accept nothing more; `quiet` is called when the last connection has ended, which takes both sides."""
@@ -165,13 +175,21 @@ class Network:
 
     def _outgoing(self, stream: Stream, peer: Peer) -> Connection:
         who = self.identity
-        handshake = ClientHandshake(who.secret, who.job, who.attempt, worker=who.worker, nonce=self._nonce())
+        handshake = ClientHandshake(
+            who.secret, who.job, who.attempt, worker=who.worker, nonce=self._nonce(), lane=peer.lane
+        )
         return self._made(stream, handshake, peer, reach=peer.worker)
 
     def _incoming(self, stream: Stream, owner: ConnectionOwner) -> Connection:
         who = self.identity
         handshake = ServerHandshake(
-            who.secret, who.job, who.attempt, worker=who.worker, nonce=self._nonce(), connected=self.peers.connected
+            who.secret,
+            who.job,
+            who.attempt,
+            worker=who.worker,
+            nonce=self._nonce(),
+            lanes=1 if self._exchange.credited else MAX_LANES,
+            connected=self.peers.connected,
         )
         return self._made(stream, handshake, owner, reach=None)
 
@@ -198,7 +216,7 @@ class Network:
 
     def _owner(self, connection: Connection) -> ConnectionOwner:
         with self._lock:
-            return self.peers.peer_locked(connection.worker)
+            return self.peers.peer_locked(connection.worker, connection.lane)
 
     def ended(self, connection: Connection) -> None:
         """A connection is over."""

@@ -37,6 +37,7 @@ class ConnectionStatistics:
     written_bytes: int = 0  # all that the stream has taken
     blocked_ns: int = 0  # for how long it has taken nothing
     path: PathStatistics = _NOTHING_SAID
+    lane: int = 0  # two workers have one connection in each: see `peers`
 
 
 class ConnectionOwner(Protocol):

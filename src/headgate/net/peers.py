@@ -1,8 +1,12 @@
-"""The other workers, and the one connection to each.
+"""The other workers, and the one connection to each, or one in each lane.
 
 A `Peer` is made when a channel wants to read from a worker, or when that worker connects. It is the outlet of those
 channels: it opens a connection when the first of them is due, lets them speak before each write, and forgets them when
 they have said their last. Everything runs on the network thread, except `due_locked` and `channel`, which tasks call.
+
+With credit there is one lane. Without, a connection is not read while one of its channels has no buffer, and two
+workers whose tasks pass on what they read could stop reading each other for ever. So what is read over a lane goes to
+tasks that write to higher lanes only (`graph.depths`): the highest is always read in the end, and then the one below.
 
 When two workers connect to each other at the same time, the connection of the lower number stays: a worker that has one
 of its own under way, or open, to a higher number refuses that one's in the handshake, and that one waits for it.
@@ -11,8 +15,9 @@ A connection that both have accepted is the one that new channels use. There may
 the peer has said `Close` there, which is on its way, or has lost it, for else it would not have made or accepted
 another. It goes on with the channels that it carries until they end, or it does.
 
-Invariants: new channels use the newest connection to a peer; a connection is closed when no channel uses or wants it; a
-channel whose connection cannot be made, or is lost, is failed with the peer's address.
+Invariants: lanes have nothing in common but the peer's address; in each, new channels use the newest connection; a
+connection is closed when no channel uses or wants it; a channel whose connection cannot be made, or is lost, is failed
+with the peer's address.
 """
 
 from __future__ import annotations
@@ -39,18 +44,19 @@ _LOOK_AGAIN_NS: Final = 50_000_000  # while the other side's connection is await
 
 
 class Peer:
-    """One other worker. Made by `Peers`.
+    """One other worker, in one lane. Made by `Peers`.
 
     >>> from headgate.net.stream import Address
     >>> from headgate.sync import ThreadSync
     >>> peers = Peers(0, ThreadSync().lock, transport=None, connect_timeout_ns=10**9, connect=print)
-    >>> str(peers.peer_locked(3, Address("127.0.0.1", 7077)))
+    >>> peers.know_locked(3, Address("127.0.0.1", 7077))
+    >>> str(peers.peer_locked(3))
     'worker 3 at 127.0.0.1:7077'
     """
 
-    def __init__(self, worker: int, peers: Peers) -> None:
+    def __init__(self, worker: int, lane: int, peers: Peers) -> None:
         self.worker = worker
-        self.address: Address | None = None
+        self.lane = lane
         self.connection: Connection | None = None
         self.opening = False  # a connection of our own is under way
         self._peers = peers
@@ -61,6 +67,11 @@ class Peer:
         self._awaited: Timer | None = None  # ours was refused for the peer's own, which has not come yet
         self._retired: list[Connection] = []  # connections before this one, until they have ended
         self._deadline_ns = 0
+
+    @property
+    def address(self) -> Address | None:
+        """Where it listens, if that is known."""
+        return self._peers.address(self.worker)
 
     def __str__(self) -> str:
         return f"worker {self.worker}" + (f" at {self.address}" if self.address is not None else "")
@@ -125,12 +136,12 @@ class Peer:
             self._connect()
 
     def _connect(self) -> None:
-        transport = self._peers.transport
-        if self.address is None:
+        transport, address = self._peers.transport, self.address
+        if address is None:
             self._fail(TransportError("its address is not known, and it has not connected", peer=str(self)))
             return
         left_ns = max(1, self._deadline_ns - transport.now_ns())
-        self._attempt = transport.connect(self.address, left_ns, self._connected)
+        self._attempt = transport.connect(address, left_ns, self._connected)
 
     def _connected(self, found: Stream | Exception) -> None:
         self._attempt = None
@@ -271,13 +282,13 @@ class Peer:
 
 
 class Peers:
-    """All other workers, by number.
+    """All other workers, by number and lane.
 
     `connect` makes a connection, not started yet, from a stream that leads to a peer.
 
     >>> from headgate.sync import ThreadSync
     >>> peers = Peers(0, ThreadSync().lock, transport=None, connect_timeout_ns=10**9, connect=print)
-    >>> peers.connected(3)  # so worker 3 may connect
+    >>> peers.connected(3, lane=0)  # so worker 3 may connect
     False
     """
 
@@ -294,20 +305,27 @@ class Peers:
         self.transport = transport
         self.connect_timeout_ns = connect_timeout_ns
         self.connect = connect
-        self._peers: dict[int, Peer] = {}
+        self._addresses: dict[int, Address] = {}
+        self._peers: dict[tuple[int, int], Peer] = {}
 
-    def peer_locked(self, worker: int, address: Address | None = None) -> Peer:
-        """The peer of that number, which listens at that address."""
-        peer = self._peers.get(worker)
+    def know_locked(self, worker: int, address: Address) -> None:
+        """Where that worker listens."""
+        self._addresses[worker] = address
+
+    def address(self, worker: int) -> Address | None:
+        """Where that worker listens, if that is known."""
+        return self._addresses.get(worker)
+
+    def peer_locked(self, worker: int, lane: int = 0) -> Peer:
+        """The peer of that number, in that lane."""
+        peer = self._peers.get((worker, lane))
         if peer is None:
-            peer = self._peers[worker] = Peer(worker, self)
-        if address is not None:
-            peer.address = address
+            peer = self._peers[worker, lane] = Peer(worker, lane, self)
         return peer
 
-    def connected(self, worker: int) -> bool:
+    def connected(self, worker: int, lane: int) -> bool:
         """Whether a connection from that worker is not needed: ours to it is under way or open, and has precedence."""
-        peer = self._peers.get(worker)
+        peer = self._peers.get((worker, lane))
         if peer is None or worker < self.worker:
             return False
         connection = peer.connection

@@ -1,15 +1,15 @@
 """Mutual proof before any other byte is looked at.
 
-    client                              server
-    HELLO(versions, worker, nonce)  ->
-                                    <-  CHALLENGE(version, worker, nonce)
-    PROOF(mac of all so far)        ->
-                                    <-  ACCEPT(mac of all so far), or DUPLICATE(mac)
+    client                                    server
+    HELLO(versions, worker, lane, nonce)  ->
+                                          <-  CHALLENGE(version, worker, nonce)
+    PROOF(mac of all so far)              ->
+                                          <-  ACCEPT(mac of all so far), or DUPLICATE(mac)
 
 Both know the job's secret. Each mac is HMAC-SHA256 over every byte said before it, under a key derived from the secret
 for one role, one job and one attempt: a proof cannot be reflected, replayed, or carried over to another job or attempt.
-The client proves first, so a stranger learns nothing but the version. Sans-IO: bytes in, bytes out; nonces and the
-time limit are the caller's.
+The client proves first, so a stranger learns nothing but the version. Two workers have a connection per lane, and
+which one this is the client says. Sans-IO: bytes in, bytes out; nonces and the time limit are the caller's.
 
 Invariants: a frame here has a fixed size of at most 128 bytes; whatever goes wrong is the same AuthError, except that
 two peers without a common version are told so; only a finished handshake makes an `AuthenticatedPeer`.
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_HANDSHAKE_BYTES",
+    "MAX_LANES",
     "NONCE_BYTES",
     "SECRET_BYTES",
     "VERSIONS",
@@ -52,10 +53,14 @@ VERSIONS: Final = (1, 1)
 NONCE_BYTES: Final = 32
 SECRET_BYTES: Final = 32
 MAX_HANDSHAKE_BYTES: Final = 128
+
+MAX_LANES: Final = 1024
+"""The most connections that two workers keep: see `net.peers`."""
+
 _MAC_BYTES: Final = 32
 
 _HELLO, _CHALLENGE, _PROOF, _ACCEPT, _NO_VERSION, _DUPLICATE = 1, 2, 3, 4, 5, 6
-_HELLO_BODY = struct.Struct(f"<4sBBI{NONCE_BYTES}s")  # magic, oldest and newest version, worker, nonce
+_HELLO_BODY = struct.Struct(f"<4sBBIH{NONCE_BYTES}s")  # magic, oldest and newest version, worker, lane, nonce
 _CHALLENGE_BODY = struct.Struct(f"<BI{NONCE_BYTES}s")  # version, worker, nonce
 _NO_VERSION_BODY = struct.Struct("<BB")  # oldest and newest version
 _MAGIC: Final = b"HDGT"
@@ -109,6 +114,8 @@ class Handshake(ABC):
         """The version agreed on."""
         self.peer_worker = -1
         """The number of the worker at the other end, once it has proved itself."""
+        self.lane = 0
+        """Which of the connections between the two this is, once the client has proved itself."""
         self.peer: AuthenticatedPeer | None = None
         """Who the other end is, once it has proved itself."""
         self.duplicate = False
@@ -207,9 +214,14 @@ class ClientHandshake(Handshake):
 
     _first = _State.CHALLENGE
 
-    def __init__(self, secret: bytes, job: JobId, attempt: AttemptId, *, worker: int, nonce: bytes) -> None:
+    def __init__(
+        self, secret: bytes, job: JobId, attempt: AttemptId, *, worker: int, nonce: bytes, lane: int = 0
+    ) -> None:
         super().__init__(secret, job, attempt, worker=worker, nonce=nonce)
-        self._say(_HELLO, _HELLO_BODY.pack(_MAGIC, *VERSIONS, worker, nonce))
+        if not 0 <= lane < MAX_LANES:
+            raise LocalProtocolError(f"two workers have lanes 0 to {MAX_LANES - 1}, not {lane}")
+        self.lane = lane
+        self._say(_HELLO, _HELLO_BODY.pack(_MAGIC, *VERSIONS, worker, lane, nonce))
 
     def _on_frame(self, frame: bytes) -> None:
         body = frame[PREFIX.size :]
@@ -232,7 +244,7 @@ class ClientHandshake(Handshake):
 
 
 class ServerHandshake(Handshake):
-    """The side that was connected to; see `ClientHandshake`.
+    """The side that was connected to; see `ClientHandshake`. It refuses lanes that are not below `lanes`.
 
     >>> from headgate.ids import AttemptId, JobId
     >>> server = ServerHandshake(bytes(32), JobId("etl"), AttemptId(1), worker=1, nonce=bytes(32))
@@ -251,26 +263,31 @@ class ServerHandshake(Handshake):
         *,
         worker: int,
         nonce: bytes,
-        connected: Callable[[int], bool] | None = None,
+        lanes: int = 1,
+        connected: Callable[[int, int], bool] | None = None,
     ) -> None:
         super().__init__(secret, job, attempt, worker=worker, nonce=nonce)
-        self._connected = connected  # whether there is a better connection to a worker: then this one is not needed
+        self._lanes = lanes
+        # Whether there is a better connection to a worker, in a lane: then this one is not needed.
+        self._connected = connected
 
     def _on_frame(self, frame: bytes) -> None:
         if self._state is _State.HELLO:
-            magic, oldest, newest, self.peer_worker, _nonce = _HELLO_BODY.unpack(frame[PREFIX.size :])
+            magic, oldest, newest, self.peer_worker, self.lane, _nonce = _HELLO_BODY.unpack(frame[PREFIX.size :])
             if magic != _MAGIC or oldest > newest:
                 raise _refusal()
             self.version = min(newest, VERSIONS[1])
             if self.version < max(oldest, VERSIONS[0]):
                 self._say(_NO_VERSION, _NO_VERSION_BODY.pack(*VERSIONS))
                 raise _no_common_version(oldest, newest)
+            if self.lane >= self._lanes:
+                raise _refusal()
             self._said += frame
             self._say(_CHALLENGE, _CHALLENGE_BODY.pack(self.version, self._worker, self._nonce))
             self._state = _State.PROOF
         else:
             self._verify(self._client_key, frame)
-            if self._connected is not None and self._connected(self.peer_worker):
+            if self._connected is not None and self._connected(self.peer_worker, self.lane):
                 self._say(_DUPLICATE, self._prove(self._server_key, also=_NOT_NEEDED))
                 self.duplicate, self._state = True, _State.FAILED
                 return

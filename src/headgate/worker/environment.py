@@ -292,8 +292,11 @@ class Environment:
         *,
         worker: int,
         address: Address | None = None,
+        lane: int = 0,
     ) -> RemoteChannel:
         """The way to a partition of another worker, for a channel of this gate; without an address, it must connect.
+
+        Without credit, channels of different lanes do not stop each other: see `graph.depths`.
 
         Raises:
             InsufficientBuffers: there is no memory for the channel's own buffers.
@@ -312,7 +315,7 @@ class Environment:
             timeout_s = self.settings.network.buffers_request_timeout.seconds
             name, count = f"gate {gate.name}, a remote channel", self.limits.buffers_per_channel
             exclusive = self.memory.request_exclusive(name, count, timeout_s=timeout_s)
-        outlet = self._network.outlet(worker, address)
+        outlet = self._network.outlet(worker, address, lane)
         return RemoteChannel(
             partition_id, index, outlet, self.memory, gate.pool, exclusive=exclusive, backoff=self._backoff
         )
@@ -320,7 +323,7 @@ class Environment:
     def know(self, worker: int, address: Address) -> None:
         """Where another worker is, for channels that were made before that was known."""
         assert self._network is not None, "a worker that has joined a job knows others"
-        self._network.outlet(worker, address)
+        self._network.know(worker, address)
 
     @property
     def transport(self) -> SocketTransport:

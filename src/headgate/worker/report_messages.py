@@ -87,7 +87,7 @@ class KeyReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ConnectionReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A connection to another worker: what was sent since its start, and how long its socket took nothing.
+    """The connections to another worker: what was sent since their start, and how long a socket took nothing.
 
     >>> ConnectionReport(peer=1, bytes_out=10, waiting_bytes=0, blocked_ns=0, round_trip_us=80).peer
     1

@@ -54,7 +54,7 @@ def reports_of(environment: Environment, subtasks: Sequence[SubtaskReport], at_m
 def connection_reports(connections: Iterable[ConnectionStatistics]) -> list[ConnectionReport]:
     """What to say of connections whose peers have proved themselves, by peer.
 
-    While one to the same worker is being closed and the next is there, they count as one.
+    Those to the same worker count as one: there is one in each lane, and the next while one is being closed.
 
     >>> connection_reports([])
     []
@@ -70,7 +70,7 @@ def connection_reports(connections: Iterable[ConnectionStatistics]) -> list[Conn
             waiting_bytes=sum(one.waiting_bytes for one in some),
             blocked_ns=max(one.blocked_ns for one in some),
             round_trip_us=some[-1].path.round_trip_us,
-            unsent_bytes=some[-1].path.unsent_bytes,
+            unsent_bytes=sum(known) if (known := [n for one in some if (n := one.path.unsent_bytes) >= 0]) else -1,
         )
         for peer, some in sorted(by_peer.items())
     ]

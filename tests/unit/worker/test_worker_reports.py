@@ -181,6 +181,18 @@ def test_connections_are_reported_by_peer():
     ]
 
 
+@pytest.mark.spec("B2", "N5")
+def test_connections_of_several_lanes_are_reported_as_one():
+    figures = [(100, 9, 80, 7), (20, 3, -1, -1), (30, 12, 90, 5)]
+    lanes = [
+        connection(2, written_bytes=out, blocked_ns=blocked, path=PathStatistics(trip, unsent), lane=lane)
+        for lane, (out, blocked, trip, unsent) in enumerate(figures)
+    ]
+    assert connection_reports(lanes) == [
+        ConnectionReport(peer=2, bytes_out=150, waiting_bytes=0, blocked_ns=12, round_trip_us=90, unsent_bytes=12)
+    ]
+
+
 def test_one_looks_at_the_meters_at_a_time():
     """The control thread and the last task to end may both report: what one has taken, the other has not."""
     env = small_env(1, metrics__interval="1 ms")
