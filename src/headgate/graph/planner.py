@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.config import RuntimeMode
 from headgate.errors import ConfigError
+from headgate.graph.depths import check_depth
 from headgate.graph.plan import ChainedOperator, Exchange, Plan, Ship, ShipKind, Vertex
 from headgate.graph.segments import with_fitting_segments
 from headgate.graph.stream_graph import Chaining, Edge, Node
@@ -147,6 +148,7 @@ class _Planner:
         groups, workers = _slot_groups(vertices)
         exchanges = self._exchanges()
         plan = Plan(job, name, vertices, exchanges, workers, self._settings, groups, dict(serializers), self._batch)
+        check_depth(plan)
         return with_fitting_segments(plan)
 
     def _decide(self, node: Node) -> _Decided:

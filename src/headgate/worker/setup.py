@@ -11,6 +11,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from headgate.graph.depths import depth_of
 from headgate.ids import PartitionId, SubpartitionIndex
 from headgate.meters import TaskTimer
 from headgate.output import PartitionType
@@ -203,7 +204,9 @@ class TaskSetUp:
         worker = self.places.get(name, producer.workers(plan)[producing])
         remote = None
         if worker != self.part.index:
-            remote = self.part.environment.remote_source(gate, self.part.id(name), index, worker=worker)
+            remote = self.part.environment.remote_source(
+                gate, self.part.id(name), index, worker=worker, lane=depth_of(plan, exchange)
+            )
         self.openings.append(Opening(name, exchange.id, index, gate, channel, remote))
 
     def _put_together(self, reader: RecordReader[Any] | None, inputs: list[int]) -> RunningTask:
