@@ -23,6 +23,7 @@ from headgate.output import ResultPartition
 from headgate.output.pipelined import PipelinedSubpartition
 from headgate.record.spanning import SpanningReader
 from headgate.testing import Simulation
+from headgate.testing.plan import Plan
 from headgate.testing.simulation import failure_of
 from headgate.wire import handshake, producer
 from headgate.wire.codec import PLAIN_DATA
@@ -361,6 +362,11 @@ def a_lost_connection_fails_nobody():
 @bug(within=300, says="are open")
 def both_of_two_connections_are_kept():
     return [(Peers, "connected", lambda self, worker, lane: False)]
+
+
+@bug(within=500, says="deadlock")
+def without_credit_all_lanes_are_one():
+    return [(Plan, "lane", lambda self, producer: 0)]
 
 
 @bug()

@@ -55,17 +55,20 @@ def check_worker(worker: SimWorker) -> None:
 
 
 def _check_pairs(worker: SimWorker) -> None:
-    """Two workers have one connection, but for those that one of them has begun to end."""
+    """Two workers have one connection in each lane, but for those that one of them has begun to end."""
     if worker.deceived:
         return
-    hosts = set()
+    found = set()
     for connection in worker.network.connections:
         stream = cast("SimStream", connection._stream)
         other = stream.other.handler
         if connection.state is _OPEN and isinstance(other, Connection) and other.state is _OPEN:
-            if stream.there.host in hosts:
-                raise InvariantViolated(f"{worker.actor.name}: two connections with {stream.there.host} are open")
-            hosts.add(stream.there.host)
+            host, lane = stream.there.host, connection.lane
+            if worker.plan.credited and lane:
+                raise InvariantViolated(f"{worker.actor.name}: there is a lane {lane} to {host}, though with credit")
+            if (host, lane) in found:
+                raise InvariantViolated(f"{worker.actor.name}: two connections with {host} are open in lane {lane}")
+            found.add((host, lane))
 
 
 def _check_memory(worker: SimWorker) -> None:

@@ -152,7 +152,8 @@ class Job:
             if there is here:
                 sources.append(here.local_source(producer, subpartition))
             else:
-                sources.append(here.remote_source(gate, producer, subpartition, there, remote[gate.name]))
+                channels, lane = remote[gate.name], self.plan.lane(producer)
+                sources.append(here.remote_source(gate, producer, subpartition, there, channels, lane=lane))
         return sources
 
     # Looking.

@@ -98,6 +98,10 @@ class Plan:
         behind = self.producers[producer].fed_by is not None
         return range(self._relays, len(self.consumers)) if behind else range(self._relays)
 
+    def lane(self, producer: int) -> int:
+        """Of what a producer writes: how many exchanges it is behind."""
+        return 0 if self.producers[producer].fed_by is None else 1
+
     def subpartitions(self, producer: int) -> int:
         """Of a producer's partition."""
         return len(self.consumers_of(producer)) * self.channels
@@ -183,16 +187,22 @@ def draw_plan(chance: random.Random) -> Plan:
         credit_based=chance.random() < 0.8,
     )
     max_record = 16 * max(64, 6 * segment_size)  # 16: a batch of them must not be over the limit
-    # Not without credit: two workers that relay to each other can then both stop reading, each for want of the other.
-    relayed = chance.random() < 0.15 and limits.credit_based
+    relayed = chance.random() < (0.15 if limits.credit_based else 0.4)
     sinks = tuple(chance.randrange(workers) for _ in range(chance.randint(1, 2))) if relayed else ()
-    share = max(1, _TYPICAL_BUFFERS // ((producers + 2 * len(sinks)) * len(consumers) * channels))
+    # Without credit two workers that relay to each other could stop each other, if all is full.
+    crossed = relayed and not limits.credit_based and chance.random() < 0.7
+    if crossed:
+        producers, consumers, sinks = 2, (0, 1), (0, 1)
+    most_buffers = 4 * _TYPICAL_BUFFERS if crossed else _TYPICAL_BUFFERS
+    share = max(1, most_buffers // ((producers + 2 * len(sinks)) * len(consumers) * channels))
     skewed = chance.random() < 0.25
     first_backoff_ms = chance.choice((1, 10, 100))
     drawn = tuple(
         _draw_producer(chance, workers, len(consumers) * channels, share, segment_size, skewed=skewed)
         for _ in range(producers)
     )
+    if crossed:
+        drawn = tuple(replace(one, worker=number) for number, one in enumerate(drawn))
     drawn += tuple(
         replace(
             _draw_producer(chance, workers, len(sinks) * channels, share, segment_size, skewed=skewed),

@@ -38,7 +38,7 @@ class Stranger:
         self._proved: list[str] = []
         self.worker.network.on_proved = self._on_proved
         gate = self.worker.gate("stranger", 1)
-        gate.connect(0, self.worker.remote_source(gate, _NO_PRODUCER, 0, target, 1))
+        gate.connect(0, self.worker.remote_source(gate, _NO_PRODUCER, 0, target, 1, lane=0))
 
     def _on_proved(self, connection: Connection) -> None:
         self._proved.append(connection.peer)

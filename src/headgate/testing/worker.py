@@ -329,7 +329,7 @@ class SimWorker:
         return LocalSource(self.registry, self.partition_id(producer), SubpartitionIndex(subpartition), self._backoff)
 
     def remote_source(
-        self, gate: InputGate, producer: int, subpartition: int, worker: SimWorker, remote_channels: int
+        self, gate: InputGate, producer: int, subpartition: int, worker: SimWorker, remote_channels: int, *, lane: int
     ) -> RemoteChannel:
         """The way to a partition of another worker."""
         limits = self.plan.limits
@@ -340,7 +340,7 @@ class SimWorker:
         exclusive = None
         if limits.credit_based:
             exclusive = self.memory.request_exclusive(f"gate {gate.name}", limits.buffers_per_channel, timeout_s=0)
-        outlet = self.network.outlet(worker.number, worker.address)
+        outlet = self.network.outlet(worker.number, worker.address, lane)
         index = SubpartitionIndex(subpartition)
         remote = RemoteChannel(
             self.partition_id(producer),
