@@ -6,8 +6,9 @@ in smaller pieces, and sooner. That needs no privilege, and does something since
 call changes nothing.
 
 Sooner than others, that is: where all ask for short slices, nobody gains. So a task asks for them unless it spends most
-of its time on long runs, from one wait to the next. Such a task steps back: it has the system's slices, is a little
-nicer (which makes its part smaller where there is not enough for all), and asks later for the interpreter.
+of its time on long runs, from one wait to the next. Such a task steps back: it has the system's slices, takes a
+processor from nobody when it is woken (as a batch job: its part stays the same), is a little nicer (its part is smaller
+where there is not enough for all), and asks later for the interpreter.
 
 A thread that finds the interpreter taken asks for it after `sys.getswitchinterval()`, by a timer of the system's. All
 threads have one interval, but each its own timer slack: so who has slept asks at once, and who computes asks later.
@@ -112,8 +113,8 @@ def ask_as_usual() -> None:
 class Slices:
     """The slices of one task's thread: short ones, but not while it mostly runs for long; none if `slice_ns` is 0.
 
-    While it does, it also steps back: by `nice` of the system's steps, and when it asks for the interpreter. Linux does
-    not let everybody take back the former: then it stays so.
+    While it does, it also steps back: as a batch job, by `nice` of the system's steps, and when it asks for the
+    interpreter. Linux does not let everybody take back the nice value: then that stays so.
 
     >>> slices = Slices(100_000, ask=print)
     >>> slices.begin()
@@ -124,7 +125,7 @@ class Slices:
     100000
     """
 
-    __slots__ = ("_ask", "_before", "_brief_ns", "_long_ns", "_nice", "_short", "_slice_ns")
+    __slots__ = ("_ask", "_before", "_brief_ns", "_long_ns", "_nice", "_normal", "_short", "_slice_ns")
 
     def __init__(self, slice_ns: int, nice: int = 0, ask: Callable[[int], object] = ask_for_slices) -> None:
         self._slice_ns = slice_ns
@@ -132,12 +133,14 @@ class Slices:
         self._ask = ask
         self._short = True
         self._before = 0  # how nice it was
+        self._normal = False  # nobody has given it another policy
         # Spent on runs of each kind since the last look. Not their number: between a look at the network that finds
         # nothing and the wait for it there is a very brief one, and who is kept from running has a long one at times.
         self._brief_ns = self._long_ns = 0
 
     def begin(self) -> None:
         """The thread has started."""
+        self._normal = sys.platform == "linux" and os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK == os.SCHED_OTHER
         if self._nice and sys.platform == "linux":  # elsewhere it is the process that is nice
             self._before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
         if self._slice_ns:
@@ -159,9 +162,19 @@ class Slices:
 
     def _change(self, *, short: bool) -> None:
         ask_late(0 if short else _LATE_NS)
+        if short:  # slices are for normal threads
+            self._be_batch_job(batch=False)
         if self._slice_ns:
             self._ask(self._slice_ns if short else 0)
+        if not short:
+            self._be_batch_job(batch=True)
         if self._nice and sys.platform == "linux":
             nice = self._before if short else self._before + self._nice
             with contextlib.suppress(PermissionError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+
+    def _be_batch_job(self, *, batch: bool) -> None:
+        """Who wakes a batch job goes on: it does not lose its processor, for up to a tick, by waking somebody."""
+        if self._normal:
+            kept = os.sched_getscheduler(0) & os.SCHED_RESET_ON_FORK  # which `ask_for_slices` has set
+            os.sched_setscheduler(0, (os.SCHED_BATCH if batch else os.SCHED_OTHER) | kept, os.sched_param(0))

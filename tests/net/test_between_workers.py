@@ -26,6 +26,7 @@ from headgate.errors import (
 from headgate.ids import AttemptId, JobId, SubpartitionIndex
 from headgate.net import Address, Authority, Identity
 from headgate.net.connection import Connection
+from headgate.net.sockets import SocketTransport
 from headgate.output import Rebalance
 from headgate.record import UserEvent
 from headgate.worker import Environment
@@ -376,3 +377,21 @@ def test_an_unknown_driver(transport):
         pytest.raises(ConfigError, match=r"network\.transport"),
     ):
         worker.join(Identity(JOB, ATTEMPT, 0, SECRET))
+
+
+@pytest.mark.spec("N2")
+@pytest.mark.parametrize(("buffers", "looked"), [(1, True), (10, False)])
+def test_before_a_flush_that_lacks_credit_is_sent_the_network_is_looked_at(monkeypatch, buffers, looked):
+    glances = []
+    monkeypatch.setattr(SocketTransport, "glance", lambda _: glances.append(True))
+    with Cluster(segment="64 B", network__buffers_per_channel=buffers, network__floating_buffers_per_gate=0) as cluster:
+        gate, writer = cluster.gate(1, [(0, 0, 0)]), cluster.writer(0)
+        wait_until(lambda: cluster.workers[0].statistics().network.connections, "a connection")
+        wait_until(lambda: cluster.workers[0].statistics().network.connections[0].traffic.sending, "a request")
+        thread = Thread(lambda: cluster.read(1, gate))
+        writer.emit(bytes(100))
+        writer.flush()
+        flushed = list(glances)
+        writer.finish()
+        assert thread.end() == [bytes(100)]
+    assert bool(flushed) is looked

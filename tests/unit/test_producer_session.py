@@ -218,6 +218,18 @@ def test_credit_is_waited_for_if_a_flush_goes_on_in_a_buffer_that_has_none():
 
 
 @pytest.mark.spec("N2")
+@pytest.mark.parametrize(("credit", "short_of_it"), [(0, True), (1, True), (2, False), (None, False)])
+def test_a_flush_for_which_credit_may_have_come_unread_says_so(credit, short_of_it):
+    with Producer(5, credit=credit) as side:
+        side.add(5, b"to ")
+        buffer = side.begin(5, b"be ")
+        assert not side.session.short_of_credit, "full buffers wait, and so does what is not flushed"
+        side.flush(5)
+        assert side.session.short_of_credit is short_of_it
+        side.end(5, buffer)
+
+
+@pytest.mark.spec("N2")
 def test_full_buffers_wait_for_credit_as_long_as_it_takes():
     with Producer(5, credit=0) as side:
         side.add(5, b"a")

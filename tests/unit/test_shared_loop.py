@@ -222,6 +222,26 @@ def test_who_attends_sees_what_has_happened_or_lets_the_network_thread_wait_for_
         wait_until(lambda expected=number: len(read_on) == expected, "reading")
 
 
+def test_who_glances_sees_what_has_happened_and_waits_for_nothing(watched_apart):
+    loop, theirs, read = watched_apart
+    loop.glance()
+    assert not read
+    theirs.send(b"x")
+    loop.glance()
+    assert read == [b"x"]
+    assert not was_called(loop)
+
+
+def test_who_glances_while_another_has_the_seat_leaves_it_to_that(watched_apart):
+    loop, theirs, read = watched_apart
+    theirs.send(b"x")
+    with loop._seat:
+        loop.glance()
+    assert not read
+    loop.call_soon(loop.glance)
+    assert not read, "nor in a turn: whoever has it goes on"
+
+
 def test_who_attends_in_its_turn_sees_after_it_what_has_happened(watched_apart):
     loop, theirs, read = watched_apart
     read_in_turn = []

@@ -155,6 +155,42 @@ def test_a_task_whose_runs_are_long_steps_back_and_comes_forward_again_as_far_as
     assert own_nice() == before, "the other thread's alone"
 
 
+def own_policy():
+    return os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK
+
+
+@needs_linux
+@pytest.mark.parametrize("wanted", [SLICE_NS, 0])
+def test_a_task_whose_runs_are_long_takes_a_processor_from_nobody_when_it_is_woken(wanted):
+    found = []
+
+    def run():
+        one = Slices(wanted)
+        one.begin()
+        for run_ns in (LONG_NS, BRIEF_NS, LONG_NS):
+            for _ in range(20):
+                one.ran(run_ns)
+            found.append(own_policy())
+
+    Thread(run).end()
+    assert found == [os.SCHED_BATCH, os.SCHED_OTHER, os.SCHED_BATCH]
+    assert own_policy() == os.SCHED_OTHER, "the other thread's alone"
+
+
+@needs_linux
+def test_a_policy_that_somebody_has_given_a_task_stays():
+    def run():
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        one = Slices(SLICE_NS)
+        one.begin()
+        for run_ns in (LONG_NS, BRIEF_NS):
+            for _ in range(20):
+                one.ran(run_ns)
+        return own_policy()
+
+    assert Thread(run).end() == os.SCHED_BATCH
+
+
 @needs_linux
 def test_who_waits_asks_at_once_after_it_and_later_otherwise():
     found_ns = []

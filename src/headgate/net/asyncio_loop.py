@@ -70,6 +70,8 @@ class AsyncioLoop:
     def attend(self) -> None:
         """What happens next is seen at once: this thread has nothing else to do."""
 
+    glance = attend
+
     def watch(self, fd: int, readable: Call | None, writable: Call | None) -> None:
         """Call these whenever a file descriptor can be read or written, or is broken. None for both: no more."""
         assert self._thread.here, "file descriptors are for the network thread"

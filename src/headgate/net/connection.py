@@ -219,6 +219,10 @@ class Connection:
         return self._come
 
     def _come(self) -> None:
+        producer = self.pump.producer
+        if producer.short_of_credit:  # the first part of it would wake the peer's reader, which then waits for the rest
+            producer.short_of_credit = False
+            self._transport.glance()
         self._transport.call_soon(self.flush)
 
     def _come_lazily(self) -> None:

@@ -67,6 +67,10 @@ class Loop(Protocol):
         """What happens next is waited for: not within a moment, but at once."""
         ...
 
+    def glance(self) -> None:
+        """Act on what has happened by now, unless somebody is about to. From any thread."""
+        ...
+
     def watch(self, fd: int, readable: Call | None, writable: Call | None) -> None:
         """Call these whenever a file descriptor can be read or written, or is broken. None for both: watch it no more.
 
@@ -214,6 +218,8 @@ class EpollLoop:
 
     def attend(self) -> None:
         """What happens next is seen at once: this thread has nothing else to do."""
+
+    glance = attend
 
     def ring(self) -> None:
         """Wake the loop, if it sleeps."""

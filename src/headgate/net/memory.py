@@ -230,6 +230,8 @@ class MemoryTransport:
     def attend(self) -> None:
         """Nothing waits here: what happens is seen in the next step."""
 
+    glance = attend
+
     def listen(self, host: str, port: int, accepted: Callable[[Stream], object]) -> MemoryListener:
         """Open a port (0: any that is free); who connects must name the same host.
 

@@ -128,11 +128,16 @@ class SharedLoop(EpollLoop):
         if not self.here:
             self._see()
 
+    def glance(self) -> None:
+        """Act on what has happened by now, unless somebody is about to."""
+        if not self.here:
+            self._see()
+
     def _see(self) -> None:
         """`attend`, outside of a turn."""
         if self._seat.acquire(blocking=False):
             try:
-                if happened := self._glance():
+                if happened := self._look_now():
                     self._act_on(happened)
             finally:
                 self._seat.release()
@@ -163,14 +168,14 @@ class SharedLoop(EpollLoop):
         self._come()
         happened = None
         try:
-            happened = self._glance()
+            happened = self._look_now()
             if happened or self._lazy:
                 self._act_on(happened, lazily=not happened)
         finally:
             self._leave_seat(going=bool(happened), staying=not happened)
         return bool(happened)
 
-    def _glance(self) -> list[tuple[int, int]]:
+    def _look_now(self) -> list[tuple[int, int]]:
         self._looked_ns = self.now_ns()
         return self._look()
 

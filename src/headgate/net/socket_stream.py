@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from headgate.net.loop import Loop
     from headgate.net.stream import StreamHandler
+    from headgate.switching import Pace
 
 __all__ = ["LINGER_NS", "MAX_LINGERING", "SLAB_BYTES", "Lingering", "SocketStream", "StreamSet"]
 
@@ -64,10 +65,11 @@ class StreamSet:
     >>> streams.loop.stop()
     """
 
-    __slots__ = ("drained", "lingering", "loop", "open", "slab", "slab_address")
+    __slots__ = ("drained", "lingering", "loop", "open", "pace", "slab", "slab_address")
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Loop, pace: Pace | None = None) -> None:
         self.loop = loop
+        self.pace = pace  # is told how much goes over them
         slab = bytearray(SLAB_BYTES)
         self.slab = memoryview(slab)
         self.slab_address = ctypes.addressof(ctypes.c_char.from_buffer(slab))
@@ -152,6 +154,7 @@ class SocketStream:
             except OSError as error:
                 self._break(error)
                 return taken
+            self._tell_pace(size)
             taken += sent
             if sent < size:
                 self._blocked = True
@@ -222,8 +225,16 @@ class SocketStream:
             self._socket.close()
             return False
         self._small = size < brief.SMALL_READ_BYTES
+        self._tell_pace(size)
         self._call(self._handler.received, slab[:size])
         return True
+
+    def _tell_pace(self, size: int) -> None:
+        if (pace := self.streams.pace) is not None:
+            if size < brief.SMALL_READ_BYTES:
+                pace.little()
+            else:
+                pace.much()
 
     def _take_more(self) -> None:
         assert self._handler is not None, "only a started stream is watched"

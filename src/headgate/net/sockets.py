@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from headgate.net.loop import Loop
     from headgate.net.stream import Stream, Timer
+    from headgate.switching import Pace
 
 __all__ = ["SocketOptions", "SocketTransport", "TransportStatistics"]
 
@@ -56,10 +57,10 @@ class SocketTransport:
     '127.0.0.1'
     """
 
-    def __init__(self, loop: Loop, options: SocketOptions | None = None) -> None:
+    def __init__(self, loop: Loop, options: SocketOptions | None = None, pace: Pace | None = None) -> None:
         self._loop = loop
         self._options = SocketOptions() if options is None else options
-        self._streams = StreamSet(loop)
+        self._streams = StreamSet(loop, pace)
         self._listeners: set[SocketListener] = set()
         self._connecting: set[Connecting] = set()
         self._started = False
@@ -107,6 +108,10 @@ class SocketTransport:
     def attend(self) -> None:
         """What the peers say next is waited for: not within a moment, but at once. From any thread."""
         self._loop.attend()
+
+    def glance(self) -> None:
+        """Hear what the peers have said by now, unless somebody is about to. From any thread."""
+        self._loop.glance()
 
     def call(self, function: Callable[[], _Result]) -> _Result:
         """Call a function on the network thread and wait for what it returns or raises; from any other thread.

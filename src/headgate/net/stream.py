@@ -145,6 +145,10 @@ class Transport(Protocol):
         """What the peers say next is waited for: not within a moment, but at once. From any thread."""
         ...
 
+    def glance(self) -> None:
+        """Hear what the peers have said by now, unless somebody is about to. From any thread."""
+        ...
+
     def listen(self, host: str, port: int, accepted: Callable[[Stream], object]) -> Listener:
         """Open a port (0: any that is free); `accepted` gets a stream for each who connects, and starts it.
 

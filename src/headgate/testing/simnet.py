@@ -151,6 +151,8 @@ class SimTransport:
     def attend(self) -> None:
         """What comes is seen when it comes."""
 
+    glance = attend
+
     def listen(self, host: str, port: int, accepted: Callable[[Stream], object]) -> SimListener:
         """Open a port (0: any that is free).
 

@@ -110,16 +110,24 @@ class ProducerStream:
         if supply is None or self.state is not _SENDING:
             return None
         if self.queued:  # but perhaps in no hurry until now
-            return session.wake_locked(urgent=True) if supply.pressing else None
+            return self._press_locked(supply) if supply.pressing else None
         if ledger is not None and ledger.sent >= ledger.granted and self.told_backlog and supply.next_is_data:
             return session.starving if supply.pressing else None  # the consumer knows that it waits
         self.queued = True
         turns = session.turns
         turns.append(self)
+        if supply.pressing:
+            return self._press_locked(supply)
         # Who is not the first relies on the call of the first.
-        if supply.pressing or len(turns) == session.enough_turns:
+        if len(turns) == session.enough_turns:
             return session.wake_locked(urgent=True)
         return session.wake_locked(urgent=False) if len(turns) == 1 else None
+
+    def _press_locked(self, supply: Supply) -> Wake:
+        """Something was flushed, and goes now; all of it at once, if the credit for that has come."""
+        if self.ledger is not None and self.ledger.available < supply.backlog:
+            self.session.short_of_credit = True
+        return self.session.wake_locked(urgent=True)
 
     def move(self, what: ProducerStep, *, ours: bool) -> None:
         """Take a step of the table."""
@@ -160,6 +168,8 @@ class ProducerSession:
         """Streams that have something to send."""
         self.enough_turns = _ENOUGH_TURNS
         """With so many of them it does not pay to wait for more."""
+        self.short_of_credit = False
+        """Something was flushed for which there is not enough credit: look if more has come before sending a part."""
         self._control: list[bytes] = []  # to send before any data
         self.buffers_out = 0
         self.bytes_out = 0

@@ -31,9 +31,9 @@ from headgate.output import (
     ResultPartition,
 )
 from headgate.record.spanning import RecordLimits
+from headgate.switching import Pace, switching
 from headgate.sync import ThreadSync, Ticker
 from headgate.worker.disk import Disk
-from headgate.worker.switching import switching
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,6 +116,7 @@ class Environment:
         self._gate_pools: list[LocalPool] = []
         self._network: Network | None = None
         self._transport: SocketTransport | None = None
+        self._pace: Pace | None = None
         self._closed = False
 
     @overload
@@ -272,16 +273,17 @@ class Environment:
         loop = open_loop(settings.transport)
         if isinstance(loop, SharedLoop):
             self.sync.driver = loop
-        transport = SocketTransport(loop, options)
+        pace = switching.begin(self.settings.execution.switch_interval.seconds)
+        transport = SocketTransport(loop, options, pace)
         transport.start()
         try:
             network = Network(identity, self.registry, settings, transport, segment_size=self.memory.segment_size)
             address = transport.call(network.listen)
         except BaseException:
             transport.close()
+            pace.end()
             raise
-        self._network, self._transport = network, transport
-        switching.begin(self.settings.execution.switch_interval.seconds)
+        self._network, self._transport, self._pace = network, transport, pace
         return address
 
     def remote_source(
@@ -366,17 +368,17 @@ class Environment:
         self.memory.close()
 
     def _leave(self) -> None:
-        network, transport = self._network, self._transport
-        if network is None or transport is None:
+        network, transport, pace = self._network, self._transport, self._pace
+        if network is None or transport is None or pace is None:
             return
         self._transport = None
-        switching.end()
         quiet = self.sync.waiter()
         transport.call_soon(lambda: network.close(quiet.wake))
         quiet.wait(_GOODBYE_S)
         transport.call(network.abort)
         self.sync.driver = None
         transport.close()
+        pace.end()
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
