@@ -223,10 +223,19 @@ def test_a_flush_for_which_credit_may_have_come_unread_says_so(credit, short_of_
     with Producer(5, credit=credit) as side:
         side.add(5, b"to ")
         buffer = side.begin(5, b"be ")
-        assert not side.session.short_of_credit, "full buffers wait, and so does what is not flushed"
+        assert not side.session.look_first, "full buffers wait, and so does what is not flushed"
         side.flush(5)
-        assert side.session.short_of_credit is short_of_it
+        assert side.session.look_first is short_of_it
         side.end(5, buffer)
+
+
+def test_who_sends_for_many_channels_looks_for_credit_before():
+    with Producer(*range(producer._ENOUGH_TURNS)) as side:
+        for receiver in range(producer._ENOUGH_TURNS):
+            assert not side.session.look_first
+            side.add(receiver, b"a")
+        assert side.session.look_first
+        side.send()
 
 
 @pytest.mark.spec("N2")

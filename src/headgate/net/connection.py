@@ -220,8 +220,8 @@ class Connection:
 
     def _come(self) -> None:
         producer = self.pump.producer
-        if producer.short_of_credit:  # the first part of it would wake the peer's reader, which then waits for the rest
-            producer.short_of_credit = False
+        if producer.look_first:  # the first part of a flush would wake the peer's reader, which then waits for the rest
+            producer.look_first = False
             self._transport.glance()
         self._transport.call_soon(self.flush)
 

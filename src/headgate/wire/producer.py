@@ -120,13 +120,14 @@ class ProducerStream:
             return self._press_locked(supply)
         # Who is not the first relies on the call of the first.
         if len(turns) == session.enough_turns:
+            session.look_first = True  # a task with many channels does not wait for buffers, and would never look
             return session.wake_locked(urgent=True)
         return session.wake_locked(urgent=False) if len(turns) == 1 else None
 
     def _press_locked(self, supply: Supply) -> Wake:
         """Something was flushed, and goes now; all of it at once, if the credit for that has come."""
         if self.ledger is not None and self.ledger.available < supply.backlog:
-            self.session.short_of_credit = True
+            self.session.look_first = True
         return self.session.wake_locked(urgent=True)
 
     def move(self, what: ProducerStep, *, ours: bool) -> None:
@@ -168,8 +169,8 @@ class ProducerSession:
         """Streams that have something to send."""
         self.enough_turns = _ENOUGH_TURNS
         """With so many of them it does not pay to wait for more."""
-        self.short_of_credit = False
-        """Something was flushed for which there is not enough credit: look if more has come before sending a part."""
+        self.look_first = False
+        """Who comes to send should first read what has come: there may be credit for more, in one write."""
         self._control: list[bytes] = []  # to send before any data
         self.buffers_out = 0
         self.bytes_out = 0
