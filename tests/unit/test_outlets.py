@@ -8,6 +8,7 @@ from tests.support_remote import Remote
 from headgate.errors import TransportError
 from headgate.net import Address
 from headgate.net.peers import Peers
+from headgate.record import CheckpointBarrier
 from headgate.sync import ThreadSync
 from headgate.wire.states import ConnectionState
 
@@ -78,13 +79,37 @@ def test_credit_of_one_channel_goes_before_the_reader_has_read_all():
     with Remote(exclusive=8, floating=0) as remote:
         for _ in range(8):
             remote.arrive()
-        remote.read()
-        assert remote.due == [False], "there may be more"
-        remote.read()
-        remote.read()
-        assert remote.due == []
+        for _ in range(3):
+            remote.read()
+        assert remote.due == [], "there may be more, and there is enough to read"
         remote.read()
         assert remote.due == [True], "its producer can go on with four"
+
+
+@pytest.mark.spec("G5")
+def test_credit_waits_while_more_is_unread_than_was_given_back():
+    with Remote(exclusive=5, floating=0) as remote:
+        for _ in range(5):
+            remote.arrive()
+        remote.read()
+        remote.read()
+        assert remote.due == [], "two, and three to read"
+        remote.read()
+        assert remote.due == [False], "three, and two to read"
+
+
+@pytest.mark.spec("G5")
+def test_credit_does_not_wait_for_what_gives_no_buffer_back():
+    with Remote(exclusive=5, floating=0) as remote:
+        remote.arrive()
+        for _ in range(3):
+            remote.event(CheckpointBarrier(1, 0))
+        remote.read()
+        remote.read()
+        remote.read()
+        assert remote.due == [], "one, and an event to read"
+        remote.read()
+        assert remote.due == [False], "nothing is left"
 
 
 class Carrier:

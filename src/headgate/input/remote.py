@@ -7,8 +7,9 @@ last is used next, for that memory is still in the processor's cache. The gate's
 thread puts data in; both under the exchange lock. What is to be said to the producer is not said here: the channel
 reports to its `Outlet` that it is due, once, and the network thread asks it what for.
 
-Invariants: ready segments >= credit at the producer + credit not announced yet; wanted = backlog + exclusive; a
-channel stands in its outlet's queue at most once; after release everything goes back to where it came from.
+Invariants: ready segments >= credit at the producer + credit not announced yet; wanted = backlog + exclusive; credit
+waits no longer than there is something to read; a channel stands in its outlet's queue at most once; after release
+everything goes back to where it came from.
 """
 
 from __future__ import annotations
@@ -140,14 +141,18 @@ class RemoteChannel:
         """The next of what has arrived."""
         arrived = self._arrived
         if arrived:
-            taken = arrived.popleft()
+            taken, wake = arrived.popleft(), None
             if not arrived:
                 self.announced = self._failure is not None
+                if (
+                    self.unannounced and not self.due
+                ):  # it has waited for buffers to be given back, and these were events
+                    wake = self._due_locked(urgent=False)
             if taken.buffer.kind is _DATA:
-                return taken, None
+                return taken, wake
             self._event_bytes -= len(taken.memory) + _EVENT_OVERHEAD_BYTES
             # The network may have stopped reading for want of room.
-            return taken, self._due_locked() if self._crowded and self._event_bytes <= _MAX_EVENT_BYTES // 2 else None
+            return taken, self._due_locked() if self._crowded and self._event_bytes <= _MAX_EVENT_BYTES // 2 else wake
         if self._failure is not None:
             raise self._failure
         return None, None
@@ -184,7 +189,7 @@ class RemoteChannel:
         if self._floating and self._own + len(self._floating) > self.backlog + self.exclusive:
             return self._pool.recycle_locked(self._floating.popleft(), UNCHANNELLED)
         self.unannounced += 1
-        return None if self.due and self.unannounced < _ENOUGH_CREDIT else self._due_locked(urgent=False)
+        return None if self._credit_waits() else self._due_locked(urgent=False)
 
     def lend_locked(self, buffer: Buffer) -> tuple[memoryview | None, Wake]:
         """See `BufferOwner`: the gate's pool takes the buffer over, if it has another segment to give for it."""
@@ -207,7 +212,7 @@ class RemoteChannel:
         self.unannounced += 1
         self._listening = missing > 1
         answer = _MORE_WANTED if missing > 1 else _ENOUGH
-        if self.due and self.credited and self.unannounced < _ENOUGH_CREDIT:
+        if self.credited and self._credit_waits():
             return answer, None
         return answer, self._due_locked(urgent=not self.credited)
 
@@ -355,6 +360,10 @@ class RemoteChannel:
         if not self.credited:
             return 0 if self._floating else 1
         return self.backlog + self.exclusive - self._own - len(self._floating)
+
+    def _credit_waits(self) -> bool:
+        """Whether credit need not be said now: it will be, or the reader still has more than was given back."""
+        return self.unannounced < _ENOUGH_CREDIT and (self.due or self.unannounced < len(self._arrived))
 
     def _claim_locked(self) -> bool:
         """Take as many floating segments as are free and wanted; listen for the rest. Whether there were any."""
