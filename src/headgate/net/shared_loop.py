@@ -84,7 +84,12 @@ class SharedLoop(EpollLoop):
     @property
     def here(self) -> bool:
         """Whether the caller may touch the loop: it has the turn, or nobody can."""
-        return self._driver == threading.get_ident() or not self._thread.alive
+        return self._in_turn or not self._thread.alive
+
+    @property
+    def _in_turn(self) -> bool:
+        """Whether the caller has the turn. Unlike `here` it is no question of the thread, which takes longer to ask."""
+        return self._driver == threading.get_ident()
 
     def join(self) -> None:
         """Wait for the network thread's end, unless the caller has the turn: it would wait for itself."""
@@ -105,7 +110,7 @@ class SharedLoop(EpollLoop):
         self._soon.append(function)
         if self._thread.started:
             self._run_soon()
-            if not self.here:  # a task that has acted by itself will look for what it needs (`attend`)
+            if not self._in_turn:  # a task that has acted by itself will look for what it needs (`attend`)
                 self._helped = True
                 if self.now_ns() - self._looked_ns < _REST_NS:
                     self._put_off()
@@ -125,12 +130,12 @@ class SharedLoop(EpollLoop):
         In a turn: after it. Who sits there already will see it by itself.
         """
         self._attentive = True
-        if not self.here:
+        if not self._in_turn:
             self._see()
 
     def glance(self) -> None:
         """Act on what has happened by now, unless somebody is about to."""
-        if not self.here:
+        if not self._in_turn:
             self._see()
 
     def _see(self) -> None:
@@ -163,7 +168,7 @@ class SharedLoop(EpollLoop):
         If so, what is lazy waits on: the caller has something to do now, and will be back. If not, it is about to
         sleep.
         """
-        if self.here or not self._seat.acquire(blocking=False):
+        if self._in_turn or not self._seat.acquire(blocking=False):
             return False
         self._come()
         happened = None
@@ -263,7 +268,7 @@ class SharedLoop(EpollLoop):
         else:  # calls that add calls: the network goes on with them, between what else it has to do
             self.ring()
             self._call_network_thread()
-        if self._attentive and not self.here:
+        if self._attentive and not self._in_turn:
             self._see()
         if self._interrupted and _on_main_thread():
             self._interrupted = False
