@@ -3,7 +3,8 @@
 It says how long a thread that needs the interpreter waits before it asks for it. CPython's default lets one busy task
 keep the network waiting for milliseconds. A short one costs throughput, for tasks change places more often; but where
 only little goes over the sockets, each of those few messages is wanted soon, and nothing is lost by it. So there are
-two intervals: the one that is set, and a shorter one for a process whose workers all have little to send and receive.
+two intervals: the one that is set, and a shorter one for a process whose workers all send and receive little, but
+often. Where next to nothing goes over them, tasks may be busy with what they hand to each other inside of a worker.
 
 Workers begin and end on any thread; what goes over their sockets is told by whoever drives their network.
 """
@@ -12,12 +13,17 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import Final
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["Pace", "Switching", "switching"]
 
 _HASTY_S: Final = 40e-6  # not less: a thread that asks again and again on the processor of the one it asks stops it
 _IN_A_ROW: Final = 64  # small reads and writes: so many, and it is not just a pause in a large stream
+_PAUSE_NS: Final = 100_000_000  # between two that do not count as in a row: a heartbeat, a status
 
 
 class Pace:
@@ -33,27 +39,32 @@ class Pace:
     >>> pace.end()
     """
 
-    __slots__ = ("_left", "_switching", "interval_s")
+    __slots__ = ("_last_ns", "_left", "_now_ns", "_switching", "interval_s")
 
-    def __init__(self, switching: Switching, interval_s: float) -> None:
+    def __init__(self, switching: Switching, interval_s: float, now_ns: Callable[[], int]) -> None:
         self.interval_s = interval_s
         self._switching = switching
+        self._now_ns = now_ns
+        self._last_ns = 0  # when something small went
         self._left = _IN_A_ROW  # until it counts as a trickle; 0: it does
 
     @property
     def trickles(self) -> bool:
-        """Whether nothing large has gone for a while."""
+        """Whether something small goes all the time, and nothing large."""
         return not self._left
 
     def little(self) -> None:
         """A small read or write."""
-        if self._left:
+        before_ns, self._last_ns = self._last_ns, self._now_ns()
+        if self._last_ns - before_ns > _PAUSE_NS:
+            self.much()
+        elif self._left:
             self._left -= 1
             if not self._left:
                 self._switching.change()
 
     def much(self) -> None:
-        """A large one."""
+        """A large one, or a pause: what was counted in a row counts no more."""
         trickled, self._left = not self._left, _IN_A_ROW
         if trickled:
             self._switching.change()
@@ -74,7 +85,8 @@ class Switching:
     True
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._now_ns = now_ns
         self._lock = threading.Lock()
         self._paces: list[Pace] = []
         self._before_s = 0.0
@@ -84,7 +96,7 @@ class Switching:
         with self._lock:
             if not self._paces:
                 self._before_s = sys.getswitchinterval()
-            pace = Pace(self, interval_s)
+            pace = Pace(self, interval_s, self._now_ns)
             self._paces.append(pace)
             self._set_locked()
         return pace

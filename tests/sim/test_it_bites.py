@@ -364,6 +364,11 @@ def both_of_two_connections_are_kept():
     return [(Peers, "connected", lambda self, worker, lane: False)]
 
 
+@bug(says="deadlock")
+def credit_waits_for_more_than_there_is():
+    return [(RemoteChannel, "_credit_waits", lambda self: self.unannounced < 4)]
+
+
 @bug(within=500, says="deadlock")
 def without_credit_all_lanes_are_one():
     return [(Plan, "lane", lambda self, producer: 0)]

@@ -10,13 +10,15 @@ from headgate.net.brief import SMALL_READ_BYTES
 from headgate.net.loop import open_loop
 from headgate.net.socket_stream import SocketStream, StreamSet
 from headgate.record import BytesSerializer
-from headgate.switching import _HASTY_S, _IN_A_ROW, Switching
+from headgate.switching import _HASTY_S, _IN_A_ROW, _PAUSE_NS, Switching
+
+NOW_NS = [0]
 
 
 @pytest.fixture
 def switching():
-    before_s = sys.getswitchinterval()
-    yield Switching()
+    before_s, NOW_NS[0] = sys.getswitchinterval(), 0
+    yield Switching(lambda: NOW_NS[0])
     assert sys.getswitchinterval() == before_s, "the last to end restores what was"
 
 
@@ -43,6 +45,22 @@ def test_little_in_a_row_makes_haste_until_there_is_much(switching):
     pace.much()
     trickle(pace, _IN_A_ROW - 1)
     assert sys.getswitchinterval() == near(0.001), "not so many in a row"
+    pace.end()
+
+
+def test_what_comes_now_and_then_is_not_in_a_row(switching):
+    pace = switching.begin(0.001)
+    for _ in range(2 * _IN_A_ROW):
+        NOW_NS[0] += _PAUSE_NS + 1
+        pace.little()
+    assert sys.getswitchinterval() == near(0.001)
+    for _ in range(_IN_A_ROW):
+        NOW_NS[0] += _PAUSE_NS
+        pace.little()
+    assert sys.getswitchinterval() == near(_HASTY_S)
+    NOW_NS[0] += _PAUSE_NS + 1
+    pace.little()
+    assert sys.getswitchinterval() == near(0.001), "it has stopped meanwhile"
     pace.end()
 
 

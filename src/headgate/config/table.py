@@ -208,8 +208,9 @@ class ExecutionSettings(Section):
     switch_interval: Annotated[
         Duration,
         Time(10_000, _SECOND),
-        "How long a task may keep the interpreter from one that has slept; from one that computes, some 50 us more, or "
-        "200 us if that mostly does so for long (Linux; elsewhere from all of them).",
+        "How long a task may keep the interpreter from one that has slept (at most 40 us while only little goes over "
+        "the network); from one that computes, some 50 us more, or 200 us if that mostly does so for long (Linux; "
+        "elsewhere from all of them).",
     ] = _100_US
     time_slice: Annotated[
         Duration,
