@@ -1,5 +1,6 @@
 """What the page shows besides one vertex or edge: why, lists, past, workers, events, settings, and the header."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -36,6 +37,28 @@ def test_why_names_cause_place_evidence_and_advice(serve, visit):
     why.get_by_role("button", name="map(enrich), subtask 0").click()
     expect(page.locator("#panel-selected h2")).to_have_text(job.shown.graph.vertices[2].name)
     expect(vertex(page, 2)).to_have_attribute("aria-pressed", "true")
+
+
+def test_nothing_is_asked_before_it_is_known_of_what(serve, visit):
+    page = visit(serve({"job-5eed": moving(sampled=False)}).server.url)
+    button = page.get_by_role("button", name="Find out why")
+    expect(button).to_be_enabled()
+    held, holding = [], [True]
+
+    def hold(route):
+        if holding:
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route(re.compile(r"/jobs/job-5eed([?].*)?$"), hold)
+    with page.expect_request(re.compile(r"/jobs/job-5eed([?].*)?$")):
+        page.reload()
+    expect(button).to_be_disabled()
+    holding.clear()
+    for route in held:
+        route.continue_()
+    expect(button).to_be_enabled()
 
 
 def test_why_names_a_hot_key_and_its_edge_and_what_was_found_elsewhere(serve, visit):

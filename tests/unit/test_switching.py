@@ -135,11 +135,12 @@ def test_workers_with_little_to_say_make_haste_and_leave_nothing_of_it():
     with Cluster(execution__switch_interval="1 ms", execution__buffer_timeout=0) as cluster:
         reader, writer = cluster.workers[1].reader(cluster.gate(1, [(0, 0, 0)]), BytesSerializer()), cluster.writer(0)
         assert sys.getswitchinterval() == near(0.001)
-        for record in records(4 * _IN_A_ROW):
+        for number, record in enumerate(records(200 * _IN_A_ROW)):  # noqa: B007 - so many if it is kept from running
             writer.emit(record)
             reader.read()
-        hasty_s = sys.getswitchinterval()
+            if sys.getswitchinterval() == near(_HASTY_S):
+                break
         writer.finish()
         reader.close()
-    assert hasty_s == near(_HASTY_S)
+    assert _IN_A_ROW // 4 < number < 200 * _IN_A_ROW - 1
     assert sys.getswitchinterval() == before_s

@@ -144,9 +144,7 @@ class RemoteChannel:
             taken, wake = arrived.popleft(), None
             if not arrived:
                 self.announced = self._failure is not None
-                if (
-                    self.unannounced and not self.due
-                ):  # it has waited for buffers to be given back, and these were events
+                if self.unannounced and not self.due:  # it has waited for more, and these were events
                     wake = self._due_locked(urgent=False)
             if taken.buffer.kind is _DATA:
                 return taken, wake

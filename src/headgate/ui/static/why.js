@@ -23,7 +23,8 @@ export class WhyPanel {
     #select;
     #shown = null;
     #box;
-    #places = null;
+    #places = null; // null: nothing is known of the job yet, so nothing can be asked
+    #asking = false;
 
     /** `ask` answers with {promise, seconds}; null: this is a report. */
     constructor(parent, { ask, select }) {
@@ -33,7 +34,7 @@ export class WhyPanel {
         this.#progress = h("progress", { max: 100, value: 0, "aria-label": "Finding out why", hidden: true });
         this.#button = h(
             "button",
-            { type: "button", class: "primary", hidden: ask === null, onclick: () => this.#find() },
+            { type: "button", class: "primary", hidden: ask === null, disabled: true, onclick: () => this.#find() },
             "Find out why",
         );
         this.#said = h("span", { class: "muted" });
@@ -51,14 +52,16 @@ export class WhyPanel {
 
     /** Another job is shown. */
     clear() {
-        this.#shown = null;
+        this.#shown = this.#places = null;
         this.#body.replaceChildren();
         this.#box.hidden = true;
+        this.#button.disabled = true;
         setText(this.#button, "Find out why");
     }
 
     update(diagnosis, graph) {
         this.#places = graph;
+        this.#button.disabled = this.#asking;
         if (!diagnosis || (this.#shown !== null && diagnosis.at_ms <= this.#shown)) return;
         this.#shown = diagnosis.at_ms;
         this.#body.replaceChildren(...this.#answer(diagnosis));
@@ -76,7 +79,7 @@ export class WhyPanel {
     async #find() {
         const { promise, seconds } = this.#ask();
         const began = performance.now();
-        this.#button.disabled = true;
+        this.#button.disabled = this.#asking = true;
         this.#progress.hidden = false;
         setText(this.#said, `This takes about ${Math.ceil(seconds)} s.`);
         const timer = setInterval(() => {
@@ -84,6 +87,7 @@ export class WhyPanel {
         }, 200);
         try {
             const diagnosis = await promise;
+            if (this.#places === null) return; // another job is about to be shown
             this.#shown = null;
             this.update(diagnosis, this.#places);
             announce(`Why: ${diagnosis.summary}`);
@@ -91,7 +95,8 @@ export class WhyPanel {
             setText(this.#said, `No answer: ${error.message}.`);
         } finally {
             clearInterval(timer);
-            this.#button.disabled = false;
+            this.#asking = false;
+            this.#button.disabled = this.#places === null;
             this.#progress.hidden = true;
         }
     }
