@@ -140,7 +140,9 @@ class Slices:
 
     def begin(self) -> None:
         """The thread has started."""
-        self._normal = sys.platform == "linux" and os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK == os.SCHED_OTHER
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError):  # some systems' libraries, and sandboxes, know nothing of policies
+                self._normal = os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK == os.SCHED_OTHER
         if self._nice and sys.platform == "linux":  # elsewhere it is the process that is nice
             self._before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
         if self._slice_ns:
@@ -175,6 +177,8 @@ class Slices:
 
     def _be_batch_job(self, *, batch: bool) -> None:
         """Who wakes a batch job goes on: it does not lose its processor, for up to a tick, by waking somebody."""
-        if self._normal:
+        if not self._normal:
+            return
+        with contextlib.suppress(OSError):  # not allowed: then it goes on as it is
             kept = os.sched_getscheduler(0) & os.SCHED_RESET_ON_FORK  # which `ask_for_slices` has set
             os.sched_setscheduler(0, (os.SCHED_BATCH if batch else os.SCHED_OTHER) | kept, os.sched_param(0))

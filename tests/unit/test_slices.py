@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import errno
 import os
 import platform
 import struct
@@ -175,6 +176,19 @@ def test_a_task_whose_runs_are_long_takes_a_processor_from_nobody_when_it_is_wok
     Thread(run).end()
     assert found == [os.SCHED_BATCH, os.SCHED_OTHER, os.SCHED_BATCH]
     assert own_policy() == os.SCHED_OTHER, "the other thread's alone"
+
+
+@needs_linux
+@pytest.mark.parametrize("refused", ["sched_getscheduler", "sched_setscheduler"])
+def test_where_policies_are_refused_a_task_goes_on_as_it_is(monkeypatch, refused):
+    def refuse(*_):
+        raise OSError(errno.ENOSYS, "not here")
+
+    policy = os.sched_getscheduler(0)
+    monkeypatch.setattr(os, refused, refuse)
+    assert asked(*[LONG_NS] * 8, *[BRIEF_NS] * 40) == [(0, SLICE_NS), (4, 0), (28, SLICE_NS)]
+    monkeypatch.undo()
+    assert os.sched_getscheduler(0) == policy
 
 
 @needs_linux
