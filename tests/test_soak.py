@@ -7,8 +7,9 @@ import threading
 import time
 
 import pytest
-from tests import rounds
-from tests.support import switching_often, unnamed_files
+from tests.support import races
+from tests.support.leaks import unnamed_files
+from tests.support.threads import switching_often
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "60"))
 MIB = 1 << 20
@@ -27,9 +28,9 @@ def test_for_a_long_time(monkeypatch):
     seed = start
     while time.monotonic() < deadline:
         with switching_often():
-            for play in (rounds.small_exchange, rounds.flushed_exchange, rounds.fan_in, rounds.dropped_batches):
+            for play in (races.small_exchange, races.flushed_exchange, races.fan_in, races.dropped_batches):
                 play(seed)
-            rounds.cancelled(chance.choice(rounds.CALLS), chance.choice(rounds.CANCELS), seed)
+            races.cancelled(chance.choice(races.CALLS), chance.choice(races.CANCELS), seed)
         seed += 1
         if warm_kib is None and seed - start >= 200:
             warm_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,7 +1,7 @@
-"""Finds a Chromium for the tests of the page and for its screenshots, or gets one.
+"""Finds a Chromium for the tests of the page and for its screenshots, or installs one.
 
-In this order: what HEADGATE_BROWSER names; one on the PATH; Playwright's own; then Playwright is asked to install its
-own, and as root apt-get to install one, each once and for a bounded time. `python tools/browser.py` prints its path.
+In this order: HEADGATE_BROWSER; the PATH; Playwright's own; then Playwright installs its own, and as root apt-get
+installs one, each once and with a time limit. `python tools/browser.py` prints its path.
 """  # noqa: INP001 - a script, which tests import as well
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _INSTALL_S: Final = 180.0
 
 @cache
 def find_browser(*, install: bool = True) -> str | None:
-    """The path of a browser; None: there is none, and none could be got. HEADGATE_BROWSER=none means none."""
+    """Return the path of a browser; None if none can be found or installed, or with HEADGATE_BROWSER=none."""
     named = os.environ.get("HEADGATE_BROWSER")
     if named:
         return None if named == "none" else shutil.which(named)
@@ -40,7 +40,7 @@ def find_browser(*, install: bool = True) -> str | None:
 
 
 def launch(playwright: Playwright, path: str, *switches: str) -> Browser:
-    """Start it without a window. A sandbox is not for root, and small machines have little shared memory."""
+    """Start it without a window, as root without a sandbox, and without shared memory, which small machines lack."""
     usual = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
     return playwright.chromium.launch(executable_path=path, args=[*usual, *switches])
 
@@ -50,7 +50,7 @@ def _on_path() -> str | None:
 
 
 def _playwrights_own() -> str | None:
-    """Where Playwright keeps the browsers that it has installed; its own answer would need its server."""
+    """Return the browser that Playwright has installed, found by its path: its API would need its server."""
     given = os.environ.get("PLAYWRIGHT_BROWSERS_PATH")
     folder = Path(given) if given else Path.home() / ".cache" / "ms-playwright"
     for pattern in ("chromium-*/chrome-linux*/chrome", "chromium_headless_shell-*/chrome-linux*/headless_shell"):
@@ -75,7 +75,7 @@ def _from_apt() -> str | None:
 
 
 def _run(command: Sequence[str]) -> bool:
-    """Whether it went well; it may not, where there is no network."""
+    """Return True if the command succeeded; without a network it may not."""
     sys.stderr.write(f"no browser yet: {' '.join(command)}\n")
     try:
         quietly = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}

@@ -7,16 +7,16 @@ import griffe
 
 
 class Doctests(griffe.Extension):
-    """Puts a fence around each run of lines that begins with a prompt and ends with an empty line."""
+    """Fences each group of lines that begins with a prompt and ends with an empty line."""
 
     def on_object(self, *, obj: griffe.Object, **_: object) -> None:
-        """Griffe has made an object; its docstring is not parsed yet."""
+        """Fence the doctests of an object's docstring, before it is parsed."""
         if obj.docstring is not None:
             obj.docstring.value = fenced(obj.docstring.value)
 
 
 def fenced(docstring: str) -> str:
-    """The same text with its doctests fenced."""
+    """Return the text with its doctests fenced."""
     lines, inside = [], False
     for line in docstring.splitlines():
         if not inside and line.lstrip().startswith(">>> "):

@@ -1,7 +1,7 @@
-"""Takes the pictures of the page that the README shows, of a pipeline that is held back: `make screenshots`.
+"""Takes the README's pictures of the page, of a back-pressured pipeline: `make screenshots`.
 
 Runs a pipeline on the local host, whose third step is slow for one key that most records have, opens its page in a
-Chromium without a window, asks it why, and writes docs/images/page-{light,dark,phone}.png. Takes about a minute.
+Chromium without a window, requests the cause, and writes docs/images/page-{light,dark,phone}.png. Takes about a minute.
 """  # noqa: INP001 - a script, not a package
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 IMAGES: Final = Path(__file__).parents[1] / "docs" / "images"
 MOST_BYTES: Final = 300 * 1024
 CITIES: Final = ("london", "paris", "oslo", "rome", "lima", "cairo", "delhi", "tokyo")
-_SETTLE_S: Final = 30.0  # until there is enough of a past to draw
+_SETTLE_S: Final = 30.0  # until there is enough history to draw
 _PATIENCE_MS: Final = 30_000
 
 
 def order(number: int) -> str:
-    """A line of input; most are of one city."""
+    """Return a line of input; most are of one city."""
     city = CITIES[0] if number % 5 < 3 else CITIES[number % len(CITIES)]
     return json.dumps({"city": city, "cents": number % 977, "at": number})
 
 
 def parse(line: str) -> dict[str, Any]:
-    """What `order` has written."""
+    """Parse a line of `order`."""
     return json.loads(line)  # type: ignore[no-any-return] # JSON
 
 
 def exchange_rate(cents: int) -> float:
-    """Something to compute: slow, and the user's own."""
+    """Compute slowly, in user code."""
     rate = 1.0
     for step in range(220):
         rate = (rate * 1.0003 + cents * step % 7) % 2.0
@@ -55,12 +55,12 @@ def exchange_rate(cents: int) -> float:
 
 
 def enrich(record: dict[str, Any]) -> dict[str, Any]:
-    """The step that is slow."""
+    """Run the slow step."""
     return {**record, "euros": record["cents"] * exchange_rate(record["cents"])}
 
 
 def start() -> Job:
-    """A pipeline of six vertices; each runs four times."""
+    """Start a pipeline of six vertices, four subtasks each."""
     env = hg.environment(local=True, parallelism=4)
     strategy = hg.WatermarkStrategy.for_bounded_out_of_orderness(200).with_timestamp_assigner(
         lambda _: time.time_ns() // 1_000_000
@@ -80,7 +80,7 @@ def start() -> Job:
 
 
 def take(page: Page, name: str) -> None:
-    """A picture of what is in sight, in 256 colours."""
+    """Save a picture of the visible part, in 256 colours."""
     picture = Image.open(io.BytesIO(page.screenshot(scale="device")))
     few = picture.convert("RGB").quantize(colors=256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     IMAGES.mkdir(parents=True, exist_ok=True)
@@ -88,11 +88,11 @@ def take(page: Page, name: str) -> None:
     few.save(path, optimize=True)
     size = path.stat().st_size
     sys.stdout.write(f"{path.relative_to(IMAGES.parents[1])}: {size // 1024} KiB\n")
-    assert size < MOST_BYTES, f"{path} is too large to be looked at in a README"
+    assert size < MOST_BYTES, f"{path} is too large for a README"
 
 
 def show(browser: Browser, url: str, *, size: tuple[int, int], scheme: str, ask: bool, scale: float = 1.0) -> Page:
-    """The page, once it has figures and an answer."""
+    """Return the page once it has figures and a cause."""
     context = browser.new_context(
         viewport={"width": size[0], "height": size[1]}, color_scheme=scheme, device_scale_factor=scale
     )
@@ -107,7 +107,7 @@ def show(browser: Browser, url: str, *, size: tuple[int, int], scheme: str, ask:
 
 
 def pictures(browser: Browser, url: str) -> None:
-    """All three."""
+    """Take all three pictures."""
     light = show(browser, url, size=(1280, 1080), scheme="light", ask=True)
     light.locator(".vertex", has_text="enrich").click()
     light.get_by_role("button", name="Sample stacks").click()
@@ -128,7 +128,7 @@ def pictures(browser: Browser, url: str) -> None:
 
 
 def main() -> int:
-    """What the process leaves with."""
+    """Return the exit code."""
     path = find_browser()
     if path is None:
         sys.stderr.write(f"{HOW_TO_GET_ONE}\n")

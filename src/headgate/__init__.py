@@ -1,7 +1,7 @@
 """headgate: push-based, credit-controlled data exchange for PySpark.
 
-`import headgate as hg` is all that a pipeline needs. What it names is imported when it is first used, so the import
-itself takes no time.
+A pipeline needs only `import headgate as hg`. A name is imported from its module when it is first used, so that the
+import itself is fast.
 """
 
 from typing import TYPE_CHECKING
@@ -17,36 +17,37 @@ if TYPE_CHECKING:
         JoinedStreams,
         KeyedStream,
         Results,
+        SplitStream,
         WindowedStream,
     )
     from headgate.api.environment import StreamExecutionEnvironment, environment
-    from headgate.api.sink_files import FileSink
-    from headgate.api.sinks import CollectSink, ForEachSink, MemorySink, PrintSink
-    from headgate.api.source_files import FileSource
-    from headgate.api.source_socket import SocketTextSource
-    from headgate.api.sources import CollectionSource, GeneratorSource, RateSource
     from headgate.config import RuntimeMode, Settings
+    from headgate.connectors.collect import CollectSink, MemorySink
+    from headgate.connectors.files.sink import FileSink
+    from headgate.connectors.files.source import FileSource
+    from headgate.connectors.for_each import ForEachSink
+    from headgate.connectors.generators import CollectionSource, GeneratorSource, RateSource
+    from headgate.connectors.print import PrintSink
+    from headgate.connectors.socket_text import SocketTextSource
     from headgate.coordinator import Job, JobStatus, Progress
     from headgate.errors import ConfigError, HeadgateError, UserCodeError
-    from headgate.record import Serializer
-    from headgate.task.co_functions import CoFlatMapFunction, CoMapFunction, CoProcessFunction, KeyedCoProcessFunction
-    from headgate.task.functions import (
+    from headgate.functions.basic import (
         AggregateFunction,
         FilterFunction,
         FlatMapFunction,
         Function,
-        KeyedProcessFunction,
         MapFunction,
+        OutputSelector,
         OutputTag,
-        ProcessFunction,
         ReduceFunction,
         RuntimeContext,
-        TimerService,
     )
-    from headgate.task.sink import Sink
-    from headgate.task.source import Source, Wait
-    from headgate.task.watermarks import WatermarkStrategy
-    from headgate.task.windows import (
+    from headgate.functions.connected import CoFlatMapFunction, CoMapFunction, CoProcessFunction, KeyedCoProcessFunction
+    from headgate.functions.process import EventFunction, KeyedProcessFunction, ProcessFunction, TimerService
+    from headgate.functions.sink import Sink
+    from headgate.functions.source import Source, Wait
+    from headgate.functions.watermarks import WatermarkGenerator, WatermarkStrategy
+    from headgate.functions.windows import (
         CountSlidingWindows,
         CountTumblingWindows,
         CountWindow,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
         TumblingEventTimeWindows,
         TumblingProcessingTimeWindows,
     )
+    from headgate.record import Serializer, UserEvent
 
 __all__ = [
     "AggregateFunction",
@@ -79,6 +81,7 @@ __all__ = [
     "CountWindow",
     "DataStream",
     "DataStreamSink",
+    "EventFunction",
     "EventTimeSessionWindows",
     "FileSink",
     "FileSource",
@@ -98,6 +101,7 @@ __all__ = [
     "KeyedStream",
     "MapFunction",
     "MemorySink",
+    "OutputSelector",
     "OutputTag",
     "PrintSink",
     "ProcessAllWindowFunction",
@@ -117,6 +121,7 @@ __all__ = [
     "SlidingProcessingTimeWindows",
     "SocketTextSource",
     "Source",
+    "SplitStream",
     "StreamExecutionEnvironment",
     "Time",
     "TimeWindow",
@@ -124,37 +129,43 @@ __all__ = [
     "TumblingEventTimeWindows",
     "TumblingProcessingTimeWindows",
     "UserCodeError",
+    "UserEvent",
     "Wait",
+    "WatermarkGenerator",
     "WatermarkStrategy",
     "WindowedStream",
     "environment",
 ]
 
 
-# Module -> what is taken from it; the same as above, for when the program runs.
+# Module -> the names imported from it: the imports above, at run time.
 _MODULES = {
     "headgate.api": (
-        "AllWindowedStream ConnectedStreams DataStream DataStreamSink JoinedStreams KeyedStream Results WindowedStream"
+        "AllWindowedStream ConnectedStreams DataStream DataStreamSink JoinedStreams KeyedStream Results SplitStream "
+        "WindowedStream"
     ),
     "headgate.api.environment": "StreamExecutionEnvironment environment",
-    "headgate.api.sink_files": "FileSink",
-    "headgate.api.sinks": "CollectSink ForEachSink MemorySink PrintSink",
-    "headgate.api.source_files": "FileSource",
-    "headgate.api.source_socket": "SocketTextSource",
-    "headgate.api.sources": "CollectionSource GeneratorSource RateSource",
+    "headgate.connectors.files.sink": "FileSink",
+    "headgate.connectors.collect": "CollectSink MemorySink",
+    "headgate.connectors.for_each": "ForEachSink",
+    "headgate.connectors.print": "PrintSink",
+    "headgate.connectors.files.source": "FileSource",
+    "headgate.connectors.socket_text": "SocketTextSource",
+    "headgate.connectors.generators": "CollectionSource GeneratorSource RateSource",
     "headgate.config": "RuntimeMode Settings",
     "headgate.coordinator": "Job JobStatus Progress",
     "headgate.errors": "ConfigError HeadgateError UserCodeError",
-    "headgate.record": "Serializer",
-    "headgate.task.co_functions": "CoFlatMapFunction CoMapFunction CoProcessFunction KeyedCoProcessFunction",
-    "headgate.task.functions": (
-        "AggregateFunction FilterFunction FlatMapFunction Function KeyedProcessFunction MapFunction OutputTag "
-        "ProcessFunction ReduceFunction RuntimeContext TimerService"
+    "headgate.record": "Serializer UserEvent",
+    "headgate.functions.connected": "CoFlatMapFunction CoMapFunction CoProcessFunction KeyedCoProcessFunction",
+    "headgate.functions.basic": (
+        "AggregateFunction FilterFunction FlatMapFunction Function MapFunction OutputSelector OutputTag ReduceFunction "
+        "RuntimeContext"
     ),
-    "headgate.task.sink": "Sink",
-    "headgate.task.source": "Source Wait",
-    "headgate.task.watermarks": "WatermarkStrategy",
-    "headgate.task.windows": (
+    "headgate.functions.process": "EventFunction KeyedProcessFunction ProcessFunction TimerService",
+    "headgate.functions.sink": "Sink",
+    "headgate.functions.source": "Source Wait",
+    "headgate.functions.watermarks": "WatermarkGenerator WatermarkStrategy",
+    "headgate.functions.windows": (
         "CountSlidingWindows CountTumblingWindows CountWindow EventTimeSessionWindows GlobalWindow GlobalWindows "
         "ProcessAllWindowFunction ProcessWindowFunction ProcessingTimeSessionWindows SlidingEventTimeWindows "
         "SlidingProcessingTimeWindows Time TimeWindow TumblingEventTimeWindows TumblingProcessingTimeWindows"
@@ -166,7 +177,7 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names.s
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'headgate' has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415 - the first use of a name pays for it
+    from importlib import import_module  # noqa: PLC0415 - imported at the first use of a name
 
     value: object = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value

@@ -1,30 +1,25 @@
-"""Time, as something handed in.
+"""Clocks, which are passed to the code that needs the time.
 
-The exchange never asks the operating system what time it is: it is given a `Clock`. Production hands in
-`SystemClock`; tests and the simulator hand in `ManualClock` and decide themselves when time passes.
+The core of the exchange never reads the system's clock itself. Workers pass in a `SystemClock`; tests and the simulator
+pass in a `ManualClock` and advance it.
 """
 
 import time
 from typing import Protocol
 
-__all__ = ["Clock", "ManualClock", "SystemClock"]
+__all__ = ["Clock", "ManualClock", "SystemClock", "wall_ms"]
 
 
 class Clock(Protocol):
     """A monotonic clock in nanoseconds; only differences mean anything."""
 
     def now_ns(self) -> int:
-        """Nanoseconds since some fixed moment."""
+        """Return nanoseconds since a fixed, unknown point in time."""
         ...
 
 
 class SystemClock:
-    """The machine's monotonic clock.
-
-    >>> clock = SystemClock()
-    >>> clock.now_ns() <= clock.now_ns()
-    True
-    """
+    """The machine's monotonic clock."""
 
     __slots__ = ()
 
@@ -32,7 +27,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until it is told to move.
+    """A clock that changes only when `advance_ms` is called.
 
     >>> clock = ManualClock()
     >>> clock.advance_ms(100)
@@ -46,10 +41,15 @@ class ManualClock:
         self._now_ns = now_ns
 
     def now_ns(self) -> int:
-        """The time it was last moved to."""
+        """Return the time to which it was last advanced."""
         return self._now_ns
 
     def advance_ms(self, milliseconds: float) -> None:
-        """Let that much time pass."""
+        """Advance by so many milliseconds."""
         assert milliseconds >= 0, "time does not run backwards"
         self._now_ns += int(milliseconds * 1_000_000)
+
+
+def wall_ms() -> int:
+    """Return the time of day: milliseconds since 1970, which a change of the system's clock can set back."""
+    return time.time_ns() // 1_000_000

@@ -1,8 +1,8 @@
-"""Every error headgate raises, as one tree. One class = one wire code.
+"""The errors that headgate raises, as one tree. Each class has one wire code.
 
-A message says what happened, to which operator, subtask or channel, and what to do about it. A failure
-that crosses the network travels as `code` plus capped text and is raised again on the other side as the
-class of that code: never as a pickled object. Codes are part of the wire format: never reuse one.
+A message says what happened, to which operator, subtask or channel, and what to do. An error is sent to another process
+as `code` and a text of limited length, never as a pickled object, and raised there as the class of that code. Codes are
+part of the wire format: a code is never used again for another class.
 """
 
 from typing import ClassVar
@@ -28,6 +28,7 @@ __all__ = [
     "StorageError",
     "StorageFull",
     "TransportError",
+    "UnknownReceiver",
     "UnstableKey",
     "UserCodeError",
     "error_class",
@@ -36,11 +37,7 @@ __all__ = [
 
 
 class HeadgateError(Exception):
-    """The root of the tree: `except HeadgateError` catches all that headgate raises on purpose.
-
-    >>> issubclass(ConfigError, HeadgateError)
-    True
-    """
+    """The base class of all errors that headgate raises on purpose."""
 
     code: ClassVar[int] = 1
 
@@ -58,7 +55,7 @@ class ConfigError(HeadgateError):
 
 
 class LocalProtocolError(HeadgateError):
-    """This side used the exchange wrongly: a bug in headgate or in code that calls its internals.
+    """This process violated the rules of the exchange: a bug in headgate, or in code that calls its internals.
 
     >>> from headgate.record.spanning import SpanningWriter
     >>> writer = SpanningWriter()
@@ -71,33 +68,19 @@ class LocalProtocolError(HeadgateError):
 
 
 class RemoteProtocolError(HeadgateError):
-    """The peer broke the protocol; its connection is closed.
-
-    >>> raise RemoteProtocolError("worker 3 sent a buffer without a credit")
-    Traceback (most recent call last):
-    headgate.errors.RemoteProtocolError: worker 3 sent a buffer without a credit
-    """
+    """The peer violated the protocol; its connection is closed."""
 
     code = 4
 
 
 class AuthError(HeadgateError):
-    """A peer did not prove who it is. Deliberately says nothing more.
-
-    >>> raise AuthError("authentication failed")
-    Traceback (most recent call last):
-    headgate.errors.AuthError: authentication failed
-    """
+    """A peer did not prove its identity. The text gives no details, which would help an attacker."""
 
     code = 5
 
 
 class TransportError(HeadgateError):
-    """A connection failed or timed out.
-
-    >>> TransportError("connection reset", peer="127.0.0.1:7077").peer
-    '127.0.0.1:7077'
-    """
+    """A connection failed or timed out."""
 
     code = 6
     peer: str = "unknown peer"
@@ -108,20 +91,13 @@ class TransportError(HeadgateError):
 
 
 class PartitionNotFound(HeadgateError):
-    """No such result partition on the worker that was asked, also after all retries.
-
-    >>> from headgate.output import PartitionRegistry
-    >>> from headgate.sync import ThreadSync
-    >>> PartitionRegistry(ThreadSync().lock).attach_locked("etl#1/v3.0[7]", 0, listener=None)
-    Traceback (most recent call last):
-    headgate.errors.PartitionNotFound: partition etl#1/v3.0[7] is not on this worker, or not yet, or no more
-    """
+    """The worker has no such result partition, also after all retries."""
 
     code = 7
 
 
 class ProducerFailed(HeadgateError):
-    """The task that produces this input failed; `cause` is what it reported.
+    """The task that produces this input failed; `cause` is the error that it reported.
 
     >>> error = ProducerFailed("its producer failed: disk full", cause=OSError("disk full"))
     >>> error.cause
@@ -138,7 +114,7 @@ class ProducerFailed(HeadgateError):
 
 
 class InsufficientBuffers(HeadgateError):
-    """The network memory has too few segments for what was asked of it.
+    """The network memory has too few segments for a pool or channel.
 
     >>> from headgate.worker import Environment
     >>> Environment(memory_bytes=1000)
@@ -150,7 +126,7 @@ class InsufficientBuffers(HeadgateError):
 
 
 class UserCodeError(HeadgateError):
-    """A user's function raised.
+    """A user's function raised an exception.
 
     >>> print(UserCodeError("division by zero", operator="map", subtask=3))
     map, subtask 3: division by zero
@@ -160,7 +136,7 @@ class UserCodeError(HeadgateError):
     operator: str = "unknown operator"
     subtask: int = -1
     trace: str = ""
-    """The traceback where it was raised, which may have been in another process."""
+    """The traceback of the user's code, perhaps from another process."""
 
     def __init__(self, message: str, *, operator: str, subtask: int, trace: str = "") -> None:
         super().__init__(f"{operator}, subtask {subtask}: {message}" + (f"\n\n{trace}" if trace else ""))
@@ -170,7 +146,7 @@ class UserCodeError(HeadgateError):
 
     @classmethod
     def of(cls, error: BaseException, *, operator: str, subtask: int) -> "UserCodeError":
-        """What a user's function has raised, with the part of its traceback that is the user's.
+        """Return the error for an exception of a user's function, with the user's part of its traceback.
 
         >>> try:
         ...     1 / 0
@@ -189,18 +165,13 @@ class UserCodeError(HeadgateError):
 
 
 class InvariantViolated(HeadgateError):
-    """The exchange found itself in a state that must not exist: a bug, never bad input.
-
-    >>> raise InvariantViolated("Segment(3) came back to the network pool twice")
-    Traceback (most recent call last):
-    headgate.errors.InvariantViolated: Segment(3) came back to the network pool twice
-    """
+    """The exchange detected a state that must not exist: a bug in headgate, never bad input."""
 
     code = 11
 
 
 class Cancelled(HeadgateError):
-    """The partition, gate or pool was released while, or before, it was used.
+    """The partition, gate or pool was released before or during its use.
 
     >>> from headgate.worker import Environment
     >>> worker = Environment(memory_bytes=2**20); worker.close()
@@ -213,7 +184,7 @@ class Cancelled(HeadgateError):
 
 
 class RequestTimeout(HeadgateError):
-    """A blocking request got no answer within its time.
+    """A blocking request was not granted in time.
 
     >>> from headgate.worker import Environment
     >>> with Environment(memory_bytes=2**20) as worker:
@@ -238,7 +209,7 @@ class CorruptStream(HeadgateError):
 
 
 class SerializationError(HeadgateError):
-    """A value cannot be written by, or read with, the serializer of its exchange.
+    """The serializer of an exchange cannot encode or decode a value.
 
     >>> from headgate.record import MsgpackSerializer
     >>> MsgpackSerializer(int).encode("seven")
@@ -276,7 +247,7 @@ class SpillError(HeadgateError):
 
 
 class SelectorError(HeadgateError):
-    """A user's partitioner answered with something that is not a channel number.
+    """A user's partitioner returned something that is not a channel number.
 
     >>> from headgate.output import Custom
     >>> by_length = Custom(lambda word, channels: len(word), name="by_length"); by_length.connect(2)
@@ -289,7 +260,7 @@ class SelectorError(HeadgateError):
 
 
 class UnstableKey(HeadgateError):
-    """A key has no hash that is the same in every process, so it cannot be partitioned by.
+    """A key has no hash that is the same in every process, so no exchange can partition by it.
 
     >>> from headgate.record import stable_hash
     >>> stable_hash(["to", "be"])
@@ -301,17 +272,13 @@ class UnstableKey(HeadgateError):
 
 
 class ChecksumMismatch(CorruptStream):
-    """A buffer's bytes are not what its producer sent (`network.checksum`).
-
-    >>> issubclass(ChecksumMismatch, CorruptStream)
-    True
-    """
+    """A received buffer differs from the one that its producer sent (`network.checksum`)."""
 
     code = 20
 
 
 class StorageError(HeadgateError):
-    """Data on disk could not be written, read or found; `path` says where.
+    """The file or directory `path` could not be written, read or found.
 
     >>> StorageError("cannot be read: Input/output error", path="/data/v0.0-3.partition")
     StorageError('/data/v0.0-3.partition: cannot be read: Input/output error')
@@ -326,17 +293,22 @@ class StorageError(HeadgateError):
 
 
 class StorageFull(StorageError):
-    """There is no room left on a disk, or within `batch.disk_quota`.
-
-    >>> StorageFull("no space left on its disk", path="/data/v0.0-3.partition").path
-    '/data/v0.0-3.partition'
-    """
+    """A disk is full, or `batch.disk_quota` is used up."""
 
     code = 22
 
 
+class UnknownReceiver(HeadgateError):
+    """A task event has no receiver: its producer has ended, or subscribes to no event of that name.
+
+    It fails no task: the worker that sent the event logs and counts it.
+    """
+
+    code = 23
+
+
 def _is_ours(module: str) -> bool:
-    """Whether code is headgate's, which who reads a user's traceback does not want to see; examples are a user's."""
+    """Return True for headgate's own modules, which a user's traceback leaves out; examples count as user code."""
     return module.startswith("headgate.") and not module.startswith("headgate.examples")
 
 
@@ -353,21 +325,17 @@ _BY_CODE = _classes(HeadgateError)
 
 
 def error_from_wire(code: int, text: str) -> HeadgateError:
-    """The error that a peer reported by code and text; its class is the code's, its text the peer's.
+    """Return the error that a peer reported by code and text: an instance of the code's class with that text.
 
     >>> error_from_wire(10, "map, subtask 3: division by zero")
     UserCodeError('map, subtask 3: division by zero')
     """
     cls = error_class(code)
     error = cls.__new__(cls, text)
-    Exception.__init__(error, text)  # not the class's own: the text is already whole
+    Exception.__init__(error, text)  # not cls.__init__: the text is already complete
     return error
 
 
 def error_class(code: int) -> type[HeadgateError]:
-    """The class that stands for a wire code; `HeadgateError` for one this version does not know.
-
-    >>> error_class(7).__name__
-    'PartitionNotFound'
-    """
+    """Return the class of a wire code; `HeadgateError` for a code that this version does not know."""
     return _BY_CODE.get(code, HeadgateError)

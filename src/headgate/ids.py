@@ -1,4 +1,4 @@
-"""Identities that travel through the exchange, as distinct types instead of bare ints and strings."""
+"""Identifiers of jobs, attempts, partitions and channels, as distinct types instead of bare ints and strings."""
 
 from dataclasses import dataclass
 from typing import NewType
@@ -6,17 +6,17 @@ from typing import NewType
 __all__ = ["AttemptId", "ChannelIndex", "JobId", "PartitionId", "SubpartitionIndex"]
 
 JobId = NewType("JobId", str)
-"""One job, unique in its driver."""
+"""A job; unique in its driver."""
 
 AttemptId = NewType("AttemptId", int)
-"""One try at running a job. Everything a peer sends names it, so that a late message of attempt k never
-touches attempt k + 1."""
+"""One attempt to run a job. Messages between workers name it, so that a late message of attempt k is not taken for one
+of attempt k + 1."""
 
 SubpartitionIndex = NewType("SubpartitionIndex", int)
-"""Which part of a result partition, counted from 0."""
+"""The number of a subpartition in its partition, from 0."""
 
 ChannelIndex = NewType("ChannelIndex", int)
-"""Which input of a gate, counted from 0; in a union gate, offset by the gates before."""
+"""The number of a channel in its gate, from 0; in a union gate, offset by the channels of the gates before."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -1,15 +1,14 @@
-"""The exchange lock, and how a task thread waits.
+"""The exchange lock, and how a task thread blocks and is woken.
 
-One lock per worker guards pools, subpartitions and gates. It is taken per buffer, never per record, and
-never held across I/O or user code. Whoever decides under the lock that somebody must be woken returns that
-wake-up as a `Wake`; the caller performs it after leaving the lock. A function whose caller must hold the
-lock ends in `_locked` and asserts it.
+One lock per worker guards pools, subpartitions and gates. It is taken per buffer, never per record, and never held
+across I/O or user code. A function that decides under the lock to wake a thread returns that call (`Wake`); its
+caller makes it after releasing the lock. A function whose caller must hold the lock ends in `_locked` and asserts it.
 
-Where the lock is taken once per buffer, it is taken by `acquire` and `release` in a `try`: in CPython 3.11 that is
-less than half of what `with` costs.
+Code that takes the lock once per buffer calls `acquire` and `release` in a `try`: in CPython 3.11 that costs less than
+half of `with`.
 
-The core (`record buffer output input`) sees only the protocols; `ThreadSync` is handed in by whoever builds
-the worker, another one by the simulator.
+The core (`record buffer output input`) sees only the protocols. The worker's environment hands in a `ThreadSync`, the
+simulator its own.
 """
 
 import logging
@@ -17,18 +16,29 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol, Self
+from typing import ClassVar, Protocol, Self
 
-__all__ = ["Driver", "Lock", "Sleeper", "Sync", "ThreadSync", "Ticker", "Waiter", "Wake", "together"]
+__all__ = [
+    "BlockedThread",
+    "DebugLock",
+    "Lock",
+    "NetworkDriver",
+    "Sync",
+    "ThreadSync",
+    "Ticker",
+    "Wake",
+    "WakeSignal",
+    "together",
+]
 
 Wake = Callable[[], object] | None
-"""What is still to be done after the lock: call it, unless it is None."""
+"""A call to make after the lock is released, or None."""
 
 _log = logging.getLogger(__name__)
 
 
 def together(*wakes: Wake) -> Wake:
-    """Several wake-ups as one.
+    """Return one `Wake` that makes all the calls in order; None if there are none.
 
     >>> together(None, None) is None
     True
@@ -48,7 +58,7 @@ def together(*wakes: Wake) -> Wake:
 
 
 class Lock(Protocol):
-    """What the core needs of the exchange lock; `threading.Lock()` is one. Not reentrant."""
+    """The interface of the exchange lock; `threading.Lock()` has it. Not reentrant."""
 
     def __enter__(self) -> object: ...
 
@@ -56,37 +66,40 @@ class Lock(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> bool | None: ...
 
-    def acquire(self, blocking: bool = True) -> bool:
-        """Take it; without `blocking`, only if that needs no waiting. Whether it was taken."""
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock. Return True if it was taken.
+
+        Without `blocking`, take it only if it is free; with `timeout`, only within so many seconds.
+        """
         ...
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         ...
 
     def locked(self) -> bool:
-        """Whether somebody holds it: what `_locked` functions assert."""
+        """Return True if a thread holds the lock. `_locked` functions assert it."""
         ...
 
 
-class Waiter(Protocol):
-    """Where one thread sleeps until another wakes it: a binary semaphore that starts empty.
+class WakeSignal(Protocol):
+    """A signal that one thread blocks on until another thread wakes it: a binary semaphore that starts at zero.
 
-    The sleeper announces itself under the lock; whoever takes the announcement back owes exactly one
-    `wake`. So no wake-up is lost and none is left over.
+    The thread publishes its signal under the lock before it blocks. The thread that removes the published signal, under
+    the lock too, calls `wake` exactly once. So no wake-up is lost, and none is left over.
     """
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Sleep until woken (True) or until the time is over (False). None means for ever."""
+        """Block until `wake` (True) or until the time is over (False). None: no limit."""
         ...
 
     def wake(self) -> None:
-        """Wake the sleeper, or let its next `wait` return at once."""
+        """Unblock the waiting thread, or let its next `wait` return at once."""
         ...
 
 
 class Sync(Protocol):
-    """The one lock of a worker's exchange, and the maker of places to sleep."""
+    """The exchange lock of a worker, and the factory of mutexes and signals."""
 
     @property
     def lock(self) -> Lock:
@@ -94,110 +107,181 @@ class Sync(Protocol):
         ...
 
     def mutex(self) -> Lock:
-        """A new lock for something smaller than the exchange; taken before the exchange lock, never inside it."""
+        """Return a new lock, smaller than the exchange lock: taken before that, never inside it."""
         ...
 
-    def waiter(self) -> Waiter:
-        """A new place for one thread to sleep."""
+    def new_signal(self) -> WakeSignal:
+        """Return a new signal for one thread to block on."""
         ...
 
-    def help(self) -> bool:
-        """Do what others have to do just now, the network above all, without waiting. Whether there was anything."""
+    def poll_once(self) -> bool:
+        """Run pending network work without blocking. Return True if there was any.
+
+        A task calls it before it blocks.
+        """
         ...
 
 
-class Sleeper(Protocol):
-    """A thread that is about to sleep, as far as a `Driver` knows it."""
+class BlockedThread(Protocol):
+    """A thread that is about to block, as a `NetworkDriver` sees it."""
 
     @property
     def woken(self) -> bool:
-        """Whether it need not sleep any more."""
+        """True once the thread need not block any more."""
         ...
 
-    def sleep(self, timeout_s: float | None) -> bool:
-        """Sleep until woken (True) or until the time is over (False)."""
-        ...
-
-
-class Driver(Protocol):
-    """Work that a thread does rather than sleep: the network's."""
-
-    def sleep(self, sleeper: Sleeper, timeout_s: float | None) -> bool:
-        """Work until the sleeper is woken (True) or until the time is over (False)."""
-        ...
-
-    def help(self) -> bool:
-        """Work, if there is anything to do at this moment and nobody does it. Whether there was."""
-        ...
-
-    def ring(self) -> None:
-        """Somebody was woken that may be at work: let it look."""
+    def block(self, timeout_s: float | None) -> bool:
+        """Block until woken (True) or until the time is over (False)."""
         ...
 
 
-class _ThreadWaiter:
-    __slots__ = ("_driver", "_signal", "woken")
+class NetworkDriver(Protocol):
+    """An event loop that a thread drives instead of blocking."""
 
-    def __init__(self, driver: Driver | None) -> None:
+    def drive_until(self, thread: BlockedThread, timeout_s: float | None) -> bool:
+        """Drive the event loop until `thread` is woken (True) or until the time is over (False)."""
+        ...
+
+    def poll_once(self, *, before_blocking: bool) -> bool:
+        """Run pending network work without blocking. Return True if there was any.
+
+        `before_blocking`: the caller blocks next unless there was any.
+        """
+        ...
+
+    def wake_poller(self) -> None:
+        """Interrupt the thread that polls: the thread that was woken may be that one."""
+        ...
+
+
+class _ThreadSignal:
+    __slots__ = ("_driver", "_semaphore", "woken")
+
+    def __init__(self, driver: NetworkDriver | None) -> None:
         self._driver = driver
-        self._signal = threading.Lock()
-        self._signal.acquire()
-        self.woken = False  # beside the signal, for a driver looks at it several times in each turn
+        self._semaphore = threading.Lock()
+        self._semaphore.acquire()
+        self.woken = False  # kept beside the semaphore: the event loop reads it several times per dispatch
 
-    def sleep(self, timeout_s: float | None) -> bool:
+    def block(self, timeout_s: float | None) -> bool:
         if timeout_s is None:
-            return self._signal.acquire()
-        return self._signal.acquire(timeout=min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
+            return self._semaphore.acquire()
+        return self._semaphore.acquire(timeout=min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
 
     def wait(self, timeout_s: float | None) -> bool:
         if self._driver is None or self.woken:
-            return self.sleep(timeout_s)
-        return self._driver.sleep(self, timeout_s)
+            return self.block(timeout_s)
+        return self._driver.drive_until(self, timeout_s)
 
     def wake(self) -> None:
-        self._signal.release()
-        self.woken = True  # after the release: who sees it need not wait for the signal
+        self._semaphore.release()
+        self.woken = True  # after the release: a thread that reads True then acquires without blocking
         if self._driver is not None:
-            self._driver.ring()
+            self._driver.wake_poller()
+
+
+class DebugLock:
+    """A lock for tests that records which thread holds it.
+
+    A `threading.Lock` only answers that some thread holds it. With this lock a test wraps every `_locked` function and
+    asserts that the calling thread holds it.
+
+    >>> lock = DebugLock()
+    >>> with lock: lock.assert_held()
+    >>> lock.assert_held()
+    Traceback (most recent call last):
+    AssertionError: the calling thread does not hold the lock
+    """
+
+    __slots__ = ("_lock", "_owner")
+
+    _held: ClassVar[threading.local] = threading.local()
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owner = 0
+
+    @classmethod
+    def any_held(cls) -> bool:
+        """Return True if the calling thread holds a `DebugLock`."""
+        return getattr(cls._held, "count", 0) > 0
+
+    def assert_held(self) -> None:
+        """Raise AssertionError unless the calling thread holds the lock."""
+        assert self._owner == threading.get_ident(), "the calling thread does not hold the lock"
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock, see `Lock`. A thread that would deadlock with itself gets an AssertionError."""
+        caller = threading.get_ident()
+        assert not blocking or timeout >= 0 or self._owner != caller, "the calling thread holds the lock: a deadlock"
+        if not self._lock.acquire(blocking, timeout):
+            return False
+        self._owner = caller
+        self._held.count = getattr(self._held, "count", 0) + 1
+        return True
+
+    def release(self) -> None:
+        """Release the lock; only the thread that took it may."""
+        self.assert_held()
+        self._owner = 0
+        self._held.count -= 1
+        self._lock.release()
+
+    def locked(self) -> bool:
+        """Return True if a thread holds the lock."""
+        return self._lock.locked()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self.release()
 
 
 class ThreadSync:
     """A `Sync` between the threads of one process.
 
+    With `debug`, its locks are `DebugLock`s; tests switch that on for all by `debug_by_default`.
+
     >>> sync = ThreadSync()
     >>> with sync.lock:
     ...     sync.lock.locked()
     True
-    >>> waiter = sync.waiter()
-    >>> waiter.wake(); waiter.wait(timeout_s=None)
+    >>> signal = sync.new_signal()
+    >>> signal.wake(); signal.wait(timeout_s=None)
     True
     """
 
-    __slots__ = ("driver", "lock")
+    __slots__ = ("_debug", "driver", "lock")
 
-    def __init__(self) -> None:
-        self.lock: Lock = threading.Lock()
-        self.driver: Driver | None = None
-        """What threads do rather than sleep, if anything."""
+    debug_by_default: ClassVar[bool] = False
+
+    def __init__(self, *, debug: bool | None = None) -> None:
+        self._debug = self.debug_by_default if debug is None else debug
+        self.lock: Lock = self.mutex()
+        self.driver: NetworkDriver | None = None
+        """The event loop that threads drive instead of blocking, if there is one."""
 
     def mutex(self) -> Lock:
-        """A new lock for something smaller than the exchange."""
-        return threading.Lock()
+        """Return a new lock, smaller than the exchange lock."""
+        return DebugLock() if self._debug else threading.Lock()
 
-    def waiter(self) -> Waiter:
-        """A new place for one thread to sleep."""
-        return _ThreadWaiter(self.driver)
+    def new_signal(self) -> WakeSignal:
+        """Return a new signal for one thread to block on."""
+        return _ThreadSignal(self.driver)
 
-    def help(self) -> bool:
-        """Do what the driver has to do just now, if there is one."""
-        return self.driver is not None and self.driver.help()
+    def poll_once(self) -> bool:
+        """Run pending network work without blocking. Return True if there was any."""
+        return self.driver is not None and self.driver.poll_once(before_blocking=True)
 
 
 class Ticker:
-    """Calls functions again and again at their own interval, all on one thread: the flusher's clock.
+    """Calls functions periodically, each at its own interval, all on one thread: the flusher's.
 
-    A function that raises is not called again; raising is its own business to report. The thread starts
-    with the first function and ends with `close`.
+    A function that raises is logged and not called again. The thread starts with the first function and ends with
+    `close`.
 
     >>> ticker, called = Ticker("doctest"), threading.Event()
     >>> ticker.every(0.001, called.set)

@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from typing import Self
 
 import pytest
-from tests.support import Thread
+from tests.support.threads import Thread
+from tests.support.waiting import PATIENCE_S, wait_until
 
 from headgate.config import load_settings
 from headgate.errors import HeadgateError
@@ -42,9 +43,6 @@ from headgate.wire.codec import PREFIX
 from headgate.wire.handshake import NONCE_BYTES, ClientHandshake, Handshake, ServerHandshake
 from headgate.worker import Environment
 
-PATIENCE_S = 30.0
-"""Far more than anything here takes: reaching it means that something hangs."""
-
 JOB = JobId("harvest")
 ATTEMPT = AttemptId(3)
 SECRET = bytes(range(32))
@@ -56,13 +54,6 @@ _RECORDS_AFTER = 40  # of the good transfer, once the attack is over
 
 def pid(vertex: int = _BAIT_VERTEX, *, job: JobId = JOB, attempt: AttemptId = ATTEMPT, subtask: int = 0) -> PartitionId:
     return PartitionId(job, attempt, vertex=vertex, output=0, subtask=subtask)
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen"
-        time.sleep(0.002)
 
 
 def raw_frame(kind: int, flags: int, body: bytes = b"", *, length: int | None = None) -> bytes:
@@ -140,8 +131,10 @@ class Transfer:
 class Site:
     """Worker 0, which produces, and worker 1, which reads from it; either may be attacked."""
 
-    def __init__(self, caplog: pytest.LogCaptureFixture, *, credentials=(None, None), **settings: object) -> None:
-        caplog.set_level(logging.INFO, logger="headgate")
+    def __init__(
+        self, caplog: pytest.LogCaptureFixture, *, credentials=(None, None), behind=None, **settings: object
+    ) -> None:
+        caplog.set_level(logging.DEBUG, logger="headgate")  # each refusal has a line there, or at a higher level
         self._caplog = caplog
         code = {
             "memory.segment_size": SEGMENT_BYTES,
@@ -155,7 +148,9 @@ class Site:
         try:
             self.address = self.producer.join(Identity(JOB, ATTEMPT, 0, SECRET, credentials[0]))
             self.consumer_address = self.consumer.join(Identity(JOB, ATTEMPT, 1, SECRET, credentials[1]))
-            self.transfer = Transfer(self.producer, self.consumer, self.address)
+            self.door = None if behind is None else behind(self.address)  # the consumer connects by way of it
+            way = self.address if self.door is None else self.door.address
+            self.transfer = Transfer(self.producer, self.consumer, way)
         except BaseException:
             self.consumer.close()
             self.producer.close()
@@ -186,6 +181,8 @@ class Site:
             self.transfer.close()
             self.consumer.close()
             self.producer.close()
+            if self.door is not None:
+                self.door.close()
 
     # What is to be seen.
 
@@ -221,11 +218,19 @@ class Site:
         partition = self.producer.partition(pid(vertex), subpartitions=subpartitions)
         return self.producer.writer(partition, Forward() if subpartitions == 1 else Rescale(), BytesSerializer())
 
-    def read_from(self, address: Address, *, worker: int = BAD_WORKER, partition: PartitionId | None = None):
+    def read_from(
+        self,
+        address: Address,
+        *,
+        worker: int = BAD_WORKER,
+        partition: PartitionId | None = None,
+        packed: bool = False,
+    ):
         """A reader of worker 1 that reads from a bad producer."""
         gate = self.consumer.gate("bad", channels=1)
+        which = pid() if partition is None else partition
         source = self.consumer.remote_source(
-            gate, pid() if partition is None else partition, SubpartitionIndex(0), worker=worker, address=address
+            gate, which, SubpartitionIndex(0), worker=worker, address=address, packed=packed
         )
         reader = self.consumer.reader(gate, BytesSerializer())
         self._gates.append(reader)
@@ -440,6 +445,14 @@ def data_frame(
     """Any `Data` frame, right or wrong."""
     body = struct.pack("<IIIB", receiver, sequence, backlog, skew) + payload
     return raw_frame(Data.TYPE, flags, body)
+
+
+def packed_frame(
+    receiver: int, sequence: int, payload: bytes, unpacked: int, *, codec: int = 1, flags: int = 0, skew: int = 0
+) -> bytes:
+    """Any compressed `Data` frame, right or wrong."""
+    body = struct.pack("<BI", codec, unpacked) + payload
+    return data_frame(receiver, sequence, body, flags=flags | 2, skew=skew)
 
 
 def record_bytes(value: bytes) -> bytes:

@@ -4,18 +4,19 @@ Worker 1 is attacked; it reads the good transfer over another connection.
 """
 
 import contextlib
+import random
 import secrets
 import socket
 import struct
 import threading
 import time
 
+import pyarrow as pa
 import pytest
 from tests.abuse.support_abuse import (
     ATTEMPT,
     BAD_WORKER,
     JOB,
-    PATIENCE_S,
     SECRET,
     SEGMENT_BYTES,
     BadProducer,
@@ -25,11 +26,12 @@ from tests.abuse.support_abuse import (
     data_frame,
     error_of,
     keeping_little,
+    packed_frame,
     raw_frame,
     record_bytes,
-    wait_until,
 )
-from tests.support import values_of
+from tests.support.exchange import values_of
+from tests.support.waiting import PATIENCE_S, wait_until
 
 from headgate.errors import (
     AuthError,
@@ -58,7 +60,7 @@ from headgate.wire import (
 from headgate.wire.frames import MAX_BACKLOG, MAX_ERROR_TEXT_BYTES
 from headgate.wire.handshake import ClientHandshake, ServerHandshake
 
-EVENT, COMPRESSED, CHECKSUM, LAST = 1, 2, 4, 8
+EVENT, CHECKSUM, LAST = 1, 4, 8
 RECORD = record_bytes(b"sheaf")
 END = data_frame(0, 0, encode_event(EndOfPartition()), flags=EVENT | LAST)
 
@@ -109,8 +111,9 @@ BREACHES = {
     "the most absurd backlog": (data_frame(0, 0, RECORD, backlog=2**32 - 1), "a backlog of 4294967295"),
     "absurd backlog without data": (raw_frame(0x21, 0, struct.pack("<II", 0, MAX_BACKLOG + 1)), "backlog of 1048577"),
     "backlog for another receiver": (encode_frame(AnnounceBacklog(9, 1)), "a backlog for receiver 9"),
-    "compressed data": (data_frame(0, 0, bytes(100), flags=COMPRESSED), "compressed data, which was not asked for"),
-    "a compressed event": (data_frame(0, 0, bytes(9), flags=EVENT | COMPRESSED), "compressed data"),
+    "compressed data": (packed_frame(0, 0, bytes(100), 200), "compressed data, which was not asked for"),
+    "a compressed event": (packed_frame(0, 0, bytes(9), 200, flags=EVENT), "compressed data"),
+    "compressed data without a codec": (packed_frame(0, 0, bytes(100), 200, codec=0), "without a codec"),
     "data beyond a segment": (data_frame(0, 0, bytes(SEGMENT_BYTES + 1)), "4097 bytes at 0 for buffers of 4096"),
     "data that begins too late": (
         data_frame(0, 0, bytes(SEGMENT_BYTES), skew=1),
@@ -150,6 +153,59 @@ def test_breaches_of_the_protocol(said, text, caplog):
             assert str(bad.address) in str(found)
             assert len(site.logged(str(bad.address))) <= 1
         wait_until(lambda: len(site.consumer.statistics().network.connections) == 1, "the end of the bad connection")
+
+
+def packed(data: bytes, codec: str = "lz4_raw") -> bytes:
+    return pa.Codec(codec).compress(data, asbytes=True)
+
+
+GOOD = b"".join(record_bytes(b"sheaf") for _ in range(100))  # 1,000 bytes
+UNDER_PRESSURE = {
+    "a bomb, lz4": packed_frame(0, 0, packed(bytes(900_000))[: SEGMENT_BYTES - 1], SEGMENT_BYTES),
+    "a bomb, zstd": packed_frame(0, 0, packed(bytes(100 * 2**20), "zstd")[:4000], SEGMENT_BYTES, codec=2),
+    "a bomb, said to be one": packed_frame(0, 0, packed(bytes(10**6), "zstd"), 10**6, codec=2),
+    "the largest there can be": packed_frame(0, 0, packed(GOOD), 2**32 - 1),
+    "one byte over a segment": packed_frame(0, 0, packed(bytes(SEGMENT_BYTES + 1)), SEGMENT_BYTES + 1),
+    "more than was said, lz4": packed_frame(0, 0, packed(GOOD), len(GOOD) - 1),
+    "more than was said, zstd": packed_frame(0, 0, packed(GOOD, "zstd"), len(GOOD) - 1, codec=2),
+    "less than was said, lz4": packed_frame(0, 0, packed(GOOD), len(GOOD) + 1000),
+    "a byte less than was said, lz4": packed_frame(0, 0, packed(GOOD), len(GOOD) + 1),
+    "less than was said, zstd": packed_frame(0, 0, packed(GOOD, "zstd"), len(GOOD) + 1000, codec=2),
+    "no smaller than before": packed_frame(0, 0, packed(GOOD), len(packed(GOOD))),
+    "nothing": packed_frame(0, 0, b"", 0),
+    "something from nothing": packed_frame(0, 0, b"", 1),
+    "random bytes, lz4": packed_frame(0, 0, random.Random(1).randbytes(500), 1000),
+    "random bytes, zstd": packed_frame(0, 0, random.Random(1).randbytes(500), 1000, codec=2),
+    "of another codec": packed_frame(0, 0, packed(GOOD, "zstd"), len(GOOD)),
+    "of a codec that there is not": packed_frame(0, 0, packed(GOOD), len(GOOD), codec=3),
+    "at another place than the first": packed_frame(0, 0, packed(GOOD), len(GOOD), skew=1),
+    "an event": packed_frame(0, 0, packed(GOOD), len(GOOD), flags=EVENT),
+    "without a codec": packed_frame(0, 0, packed(GOOD), len(GOOD), codec=0),
+    "cut short": packed_frame(0, 0, packed(GOOD)[:-3], len(GOOD)),
+}
+
+
+@pytest.mark.spec("N1", "N8", "P3")
+@pytest.mark.parametrize("said", UNDER_PRESSURE.values(), ids=UNDER_PRESSURE.keys())
+def test_compressed_data_that_is_none_costs_its_connection(said, caplog):
+    """Where compressed data was asked for: no more than a segment is ever taken for it."""
+    with BadProducer(breaking(said)) as bad, Site(caplog) as site:
+        reader = site.read_from(bad.address, packed=True)
+        assert isinstance(error_of(reader), RemoteProtocolError)
+        wait_until(lambda: len(site.consumer.statistics().network.connections) == 1, "the end of the bad connection")
+
+
+@pytest.mark.spec("N1", "P3")
+@pytest.mark.parametrize(("name", "codec"), [("lz4_raw", 1), ("zstd", 2)])
+def test_compressed_data_that_is_good_is_read(name, codec, caplog):
+    """What the others are compared with: as large as a segment, and cut by the network at every byte."""
+    whole = record_bytes(bytes(SEGMENT_BYTES - 5))
+    frames = packed_frame(0, 0, packed(GOOD, name), len(GOOD), codec=codec)
+    frames += packed_frame(0, 1, packed(whole, name), len(whole), codec=codec)
+    end = data_frame(0, 2, encode_event(EndOfPartition()), flags=EVENT | LAST)
+    with BadProducer(answering(*[bytes([one]) for one in frames], end)) as bad, Site(caplog) as site:
+        reader = site.read_from(bad.address, packed=True)
+        assert values_of(reader) == [b"sheaf"] * 100 + [bytes(SEGMENT_BYTES - 5)]
 
 
 @pytest.mark.spec("N8", "G8")
@@ -346,7 +402,7 @@ def test_silence_in_the_middle(caplog):
     with BadProducer(answering(data_frame(0, 0, RECORD))) as bad, Site(caplog, network__idle_timeout="1 s") as site:
         found = error_of(site.read_from(bad.address))
         assert isinstance(found, TransportError)
-        assert "nothing was heard for 1 s" in str(found)
+        assert "nothing was received for 1 s" in str(found)
         assert found.peer == str(bad.address)
 
 
@@ -389,7 +445,7 @@ def test_sending_without_ever_reading(caplog):
         found = error_of(site.read_from(bad.address))
         over.set()
         assert isinstance(found, TransportError | RemoteProtocolError)
-        assert "took nothing for 1 s" in str(found) or "data came without credit" in str(found)
+        assert "accepted no bytes for 1 s" in str(found) or "data came without credit" in str(found)
         assert str(bad.address) in str(found)
 
 

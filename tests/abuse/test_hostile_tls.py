@@ -11,7 +11,6 @@ from tests.abuse.support_abuse import (
     ATTEMPT,
     BAD_WORKER,
     JOB,
-    PATIENCE_S,
     SECRET,
     Member,
     Site,
@@ -19,8 +18,8 @@ from tests.abuse.support_abuse import (
     closing_all,
     error_of,
     raw_frame,
-    wait_until,
 )
+from tests.support.waiting import PATIENCE_S, wait_until
 
 from headgate.errors import AuthError, TransportError
 from headgate.net import Address

@@ -1,14 +1,14 @@
-"""`headgate demo`, without Spark: what it says in a pipe, in a terminal, and when it is interrupted."""
+"""`headgate demo` without Spark: in a pipe, in a terminal, and with Ctrl-C."""
 
 import re
 import sys
 from collections import Counter
 
 import pytest
-from tests.support_commands import command
+from tests.support.commands import command
 
 import headgate as hg
-from headgate.api.running import unfinished
+from headgate.api.running import unfinished_jobs
 from headgate.cli import demo as cli_demo
 from headgate.cli import main
 from headgate.cli.demo_pipeline import PER_SECOND, windows
@@ -56,9 +56,9 @@ def short(monkeypatch):
     monkeypatch.delenv("CI", raising=False)
 
 
-def test_it_ends_with_back_pressure_and_its_verdict_and_waits_for_nobody_in_a_pipe(short, monkeypatch, capsys):
-    monkeypatch.setattr(cli_demo, "open_page", lambda options: pytest.fail("nobody could see it"))
-    monkeypatch.setattr(cli_demo, "keep_page", lambda: pytest.fail("nobody would end it"))
+def test_in_a_pipe_it_ends_with_the_verdict_of_follow(short, monkeypatch, capsys):
+    monkeypatch.setattr(cli_demo, "open_page", lambda *options: pytest.fail("there is no terminal"))
+    monkeypatch.setattr(cli_demo, "keep_page", lambda: pytest.fail("there is no terminal"))
     assert main(["demo", "--local", "--seconds", "0.1"]) == 0
     out = capsys.readouterr().out
     assert out.index("2. Windows") < out.index("3. Back pressure") < out.index("headgate experiment follow")
@@ -67,7 +67,7 @@ def test_it_ends_with_back_pressure_and_its_verdict_and_waits_for_nobody_in_a_pi
 
 
 class Keyboard:
-    """Somebody who presses Enter."""
+    """A stdin that returns Enter."""
 
     def isatty(self):
         return True
@@ -76,41 +76,41 @@ class Keyboard:
         return "\n"
 
 
-def test_for_somebody_at_a_terminal_it_goes_on_with_the_page_until_they_say_so(short, monkeypatch, capsys):
+def test_in_a_terminal_it_continues_with_the_page_until_enter(short, monkeypatch, capsys):
     monkeypatch.setattr(cli_demo, "is_terminal", lambda stream: True)
     monkeypatch.setattr(sys, "stdin", Keyboard())
     seen = []
     keep = cli_demo.keep_page
 
     def look():
-        seen.extend((job.name, job.status) for job in unfinished())
+        seen.extend((job.name, job.status) for job in unfinished_jobs())
         keep()
 
     monkeypatch.setattr(cli_demo, "keep_page", look)
     assert main(["demo", "--local", "--seconds", "0.1"]) == 0
     assert seen == [("follow", JobStatus.RUNNING)]
-    assert unfinished() == []
+    assert unfinished_jobs() == []
     out, err = capsys.readouterr()
-    assert "It goes on" in out
+    assert "The pipeline continues" in out
     assert re.search(r"the page is at http://127\.0\.0\.1:\d+/\?token=", err)
     assert "until Enter or Ctrl-C" in err
     assert "ends before its jobs" not in err
 
 
 @pytest.mark.parametrize(("ci", "keys", "screen"), [("true", True, True), ("", False, True), ("", True, False)])
-def test_nobody_is_there_in_ci_or_where_something_is_piped(ci, keys, screen, monkeypatch):
+def test_ci_and_pipes_are_not_interactive(ci, keys, screen, monkeypatch):
     monkeypatch.setenv("CI", ci)
     monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"isatty": lambda self: keys})())
     monkeypatch.setattr(cli_demo, "is_terminal", lambda stream: screen)
-    assert not cli_demo._is_somebody_there()
+    assert not cli_demo._is_interactive()
 
 
-def test_without_the_page_the_demo_is_still_worth_seeing(short, monkeypatch, capsys):
-    def missing(options):
+def test_the_demo_runs_without_the_page(short, monkeypatch, capsys):
+    def missing(*options):
         raise ConfigError("the page needs headgate[ui]")
 
     monkeypatch.setattr(cli_demo, "open_page", missing)
-    assert not cli_demo._opened_page()
+    assert not cli_demo._open_page()
     assert "There is no page: the page needs headgate[ui]" in capsys.readouterr().out
 
 

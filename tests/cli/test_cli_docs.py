@@ -1,4 +1,4 @@
-"""docs/cli.md names what there is."""
+"""docs/cli.md has every command and option."""
 
 import re
 from pathlib import Path

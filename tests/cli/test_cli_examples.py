@@ -1,7 +1,7 @@
-"""`headgate examples`: listed, read and run."""
+"""`headgate examples`: list, print and run."""
 
 import pytest
-from tests.support_commands import command
+from tests.support.commands import command
 
 import headgate as hg
 from headgate.cli import main
@@ -10,7 +10,7 @@ from headgate.examples import EXAMPLES, describe
 from headgate.examples.nexmark import queries
 
 
-def test_all_are_listed_with_what_they_show(capsys):
+def test_examples_are_listed_with_their_first_line(capsys):
     assert main(["examples"]) == 0
     header, *lines = capsys.readouterr().out.splitlines()
     assert header.split() == ["example", "what", "it", "shows"]
@@ -19,7 +19,7 @@ def test_all_are_listed_with_what_they_show(capsys):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_its_source_is_what_is_run(name, capsys):
+def test_the_printed_source_is_the_file(name, capsys):
     assert main(["examples", name, "--source"]) == 0
     assert capsys.readouterr().out == find_example(name).read_text("utf-8")
 
@@ -35,7 +35,7 @@ def test_an_example_gets_its_arguments(capsys):
     assert capsys.readouterr().out.split()[1:] == list(map(str, answer))
 
 
-def test_what_cannot_be_run_is_refused(capsys):
+def test_unknown_examples_are_refused(capsys):
     assert main(["examples", "word_cont"]) == 2
     assert "did you mean word_count?" in capsys.readouterr().err
     assert main(["examples", "nonesuch"]) == 2

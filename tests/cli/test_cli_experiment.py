@@ -1,4 +1,4 @@
-"""`headgate experiment`: its options, what it refuses and when, how it is interrupted."""
+"""`headgate experiment`: its options, their checks, and Ctrl-C."""
 
 import logging
 import re
@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 import typer
-from tests.support_commands import command
+from tests.support.commands import command
 
+from headgate.bench import charts
 from headgate.cli import experiment_run, main
 from headgate.cli.app import app
-from headgate.cli.experiment_run import Wishes
+from headgate.cli.experiment_run import ExperimentOptions
 from headgate.cli.scripts import ending_jobs
-from headgate.experiments import panels
-from headgate.experiments.report import Report
-from headgate.experiments.running import Verdict
+from headgate.experiments.report import ExperimentReport
+from headgate.experiments.running import ExperimentVerdict
 
 DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
 EXPERIMENTS = typer.main.get_command(app).commands["experiment"].commands
@@ -51,13 +51,13 @@ def test_every_option_has_a_help_text_and_is_documented(name):
     [
         (["--png", "chart.jpg"], "--png chart.jpg: the name must end in .png"),
         (["--html", "nowhere/report.html"], "--html nowhere/report.html: there is no directory"),
-        (["--set", "metrics.interval=1s"], "--set metrics.interval: the experiment sets that itself"),
+        (["--set", "metrics.interval=1s"], "--set metrics.interval: the experiment sets it"),
         (["--set", "no.such=1"], "no.such"),
         (["--local", "--master", "local[2]"], "--local runs without Spark"),
     ],
 )
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_what_is_wrong_is_refused_before_anything_runs(name, arguments, problem, nothing_runs, capsys):
+def test_invalid_options_are_refused_before_the_run(name, arguments, problem, nothing_runs, capsys):
     assert main(["experiment", name, *arguments]) == 2
     err = capsys.readouterr().err
     assert err.startswith("headgate: ")
@@ -66,7 +66,7 @@ def test_what_is_wrong_is_refused_before_anything_runs(name, arguments, problem,
 
 def test_neighbour_chooses_the_flow_control_itself(nothing_runs, capsys):
     assert main(["experiment", "neighbour", "--set", "network.flow_control=tcp"]) == 2
-    assert "--set network.flow_control: the experiment sets that itself" in capsys.readouterr().err
+    assert "--set network.flow_control: the experiment sets it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["--phase-seconds", "0.1"], ["--phase-seconds", "x"], ["--interval", "0"]])
@@ -74,8 +74,8 @@ def test_bad_values_are_bad_use(arguments, nothing_runs):
     assert main(["experiment", "follow", *arguments]) == 2
 
 
-def test_a_missing_library_is_said_before_anything_runs(nothing_runs, monkeypatch, capsys):
-    monkeypatch.setattr(panels, "find_spec", lambda name: None)
+def test_a_missing_library_is_reported_before_the_run(nothing_runs, monkeypatch, capsys):
+    monkeypatch.setattr(charts, "find_spec", lambda name: None)
     assert main(["experiment", "follow"]) == 2
     assert "pip install 'headgate[bench]', or say --no-png" in capsys.readouterr().err
 
@@ -88,29 +88,31 @@ REPORT = {"title": "t", "command": "c", "about": "a", "words": (), "header": ("x
 def test_only_with_check_a_failure_is_an_exit_code(name, passed, check, code, monkeypatch, capsys):
     seen = []
 
-    def run(wishes, *more):
-        seen.append(wishes)
-        return wishes.finish(Report(verdict=Verdict(passed, "so"), **REPORT), {"verdict": "so"})
+    def run(options, *more):
+        seen.append(options)
+        return options.finish(ExperimentReport(verdict=ExperimentVerdict(passed, "so"), **REPORT), {"verdict": "so"})
 
     monkeypatch.setattr(experiment_run, f"run_{name}", run)
     arguments = ["--check"] * check + ["--no-png", "--no-html", "--quick"]
     assert main(["experiment", name, *arguments]) == code
     assert capsys.readouterr().out == f"x\n1\n{'PASS' if passed else 'FAIL'}: so\n"
-    (wishes,) = seen
-    assert (wishes.png, wishes.html, wishes.quick) == (None, None, True)
+    (options,) = seen
+    assert (options.png, options.html, options.quick) == (None, None, True)
 
 
-def test_json_is_all_that_is_on_stdout(monkeypatch, capsys):
-    wishes = Wishes(chosen=experiment_run.Defaults(), phase_s=None, quick=False, as_json=True, png=None, html=None)
-    assert wishes.finish(Report(verdict=Verdict(True, "so"), **REPORT), {"a": 1})
+def test_with_json_stdout_has_only_json(monkeypatch, capsys):
+    options = ExperimentOptions(
+        chosen=experiment_run.Defaults(), phase_s=None, quick=False, as_json=True, png=None, html=None
+    )
+    assert options.finish(ExperimentReport(verdict=ExperimentVerdict(True, "so"), **REPORT), {"a": 1})
     out, err = capsys.readouterr()
     assert (out, err) == ('{"a": 1}\n', "PASS: so\n")
 
 
-def test_the_command_of_a_report_does_the_same_again():
+def test_the_command_of_a_report_repeats_the_experiment():
     chosen = experiment_run.Defaults(master="local[4]", settings={"memory.segment_size": "8 KiB"})
-    wishes = Wishes(chosen=chosen, phase_s=2.5, quick=True, as_json=True, png=None, html=None)
-    assert wishes.command("follow", "--interval", "1") == (
+    options = ExperimentOptions(chosen=chosen, phase_s=2.5, quick=True, as_json=True, png=None, html=None)
+    assert options.command("follow", "--interval", "1") == (
         "headgate experiment follow --phase-seconds 2.5 --quick --interval 1 --master 'local[4]' "
         "--set 'memory.segment_size=8 KiB'"
     )
@@ -126,7 +128,7 @@ def test_ctrl_c_ends_it_and_leaves_the_terminal_clean():
         assert not list(Path().iterdir()), "no file of half a run"
 
 
-def test_what_py4j_logs_of_ctrl_c_while_spark_starts_is_not_shown(caplog):
+def test_logs_of_py4j_about_ctrl_c_while_spark_starts_are_hidden(caplog):
     def log(cause):
         try:
             try:

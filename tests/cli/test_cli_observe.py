@@ -1,10 +1,11 @@
-"""Looking at a job from another process: `headgate jobs`, `top`, `why`, `report` and `ui`. The job is a real one."""
+"""A real job of another process: `headgate jobs`, `top`, `why`, `report` and `ui`."""
 
 import io
 import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import webbrowser
@@ -14,16 +15,16 @@ from urllib.error import HTTPError
 from urllib.request import HTTPCookieProcessor, Request, build_opener, urlopen
 
 import pytest
-from tests.support import Thread
-from tests.support_attach import until
-from tests.support_commands import PATIENCE_S, command
-from tests.support_terminal import terminal
-from tests.support_views import synthetic_view
+from tests.support.commands import PATIENCE_S, command
+from tests.support.job_views import synthetic_view
+from tests.support.terminal import terminal
+from tests.support.threads import Thread
+from tests.support.waiting import wait_until
 
 import headgate.ui
 from headgate.attach import KeptJob, find, kept, running
-from headgate.attach.kept import keep
-from headgate.attach.places import PrivateDirectory
+from headgate.attach.directories import PrivateDirectory
+from headgate.attach.kept_jobs import keep
 from headgate.cli import main
 from headgate.observe import JobStatus, JobView
 from headgate.ui import page
@@ -61,7 +62,7 @@ class Driver:
             text=True,
         )
         self.job = self.process.stdout.readline().strip()
-        until(lambda: self.view is not None and self.view.progress.uptime_s > uptime_s)
+        wait_until(lambda: self.view is not None and self.view.progress.uptime_s > uptime_s)
 
     @property
     def view(self):
@@ -128,7 +129,7 @@ def test_top_without_a_terminal_is_printed_once(there, capsys):
     assert "\x1b" not in out
 
 
-def test_why_says_where_and_what(there, capsys):
+def test_why_prints_cause_and_location(there, capsys):
     assert main(["why", there.job[:8], "--refresh"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("cause: ")
@@ -189,7 +190,7 @@ def test_top_in_a_terminal(there):
         top.press("e")
         top.see("credit/backlog", "task    p0      p1")
         top.press("\x1b[A")
-        top.see("> rate -> map", "it reads from no other task")
+        top.see("> rate -> map", "it has no input")
         top.press("w")
         top.see("cause: ", "try: ", "map(slow)")
         top.press("\x1b")
@@ -201,7 +202,7 @@ def test_top_in_a_terminal(there):
         assert top.is_restored
 
 
-def test_ctrl_z_gives_the_terminal_back_for_a_while_and_ctrl_c_for_good(there):
+def test_ctrl_z_and_ctrl_c_restore_the_terminal(there):
     with terminal("top", HEADGATE_STATE_DIR=str(there.root)) as top:
         top.see("slow words")
         assert top.modes() != top.before
@@ -218,7 +219,7 @@ def test_ctrl_z_gives_the_terminal_back_for_a_while_and_ctrl_c_for_good(there):
         assert b"Traceback" not in top.data
 
 
-def test_a_terminal_that_can_do_nothing_gets_it_once(there, monkeypatch):
+def test_a_dumb_terminal_gets_one_screen(there, monkeypatch):
     class Dumb(io.StringIO):
         def isatty(self):
             return True
@@ -242,7 +243,7 @@ def test_a_terminal_without_colours_is_as_it_was_after_a_signal(there):
         assert not re.search(rb"\x1b\[[0-9;]*3[0-7]", top.data)
 
 
-def test_a_job_ends_while_it_is_watched_and_can_be_looked_at_afterwards(tmp_path, monkeypatch, capsys):
+def test_a_job_that_ends_is_shown_from_its_file(tmp_path, monkeypatch, capsys):
     driver = Driver(tmp_path / "state")
     monkeypatch.setenv("HEADGATE_STATE_DIR", str(driver.root))
     try:
@@ -275,7 +276,7 @@ def test_a_killed_driver_is_not_listed(tmp_path, monkeypatch, capsys):
     assert not list((driver.root / "run").iterdir())
 
 
-def test_what_a_script_has_run_is_kept_unless_it_says_otherwise(empty, tmp_path, capsys):
+def test_jobs_of_a_script_are_kept_unless_switched_off(empty, tmp_path, capsys):
     script = tmp_path / "job.py"
     body = "env = hg.environment()\nenv.from_collection('abc').print()\nenv.execute('abc')\n"
     script.write_text(f"import headgate as hg\n{body}")
@@ -288,7 +289,7 @@ def test_what_a_script_has_run_is_kept_unless_it_says_otherwise(empty, tmp_path,
     assert (line.name, line.status) == ("abc", "finished")
 
 
-def test_what_was_kept_can_be_looked_at(over, capsys, tmp_path, monkeypatch):
+def test_all_commands_read_kept_jobs(over, capsys, tmp_path, monkeypatch):
     assert main(["top"]) == 0
     assert "long over  job-0ld  finished" in capsys.readouterr().out
     assert main(["why", "long over"]) == 0
@@ -309,10 +310,10 @@ def test_what_was_kept_can_be_looked_at(over, capsys, tmp_path, monkeypatch):
     [
         ("nonesuch", "there is no job 'nonesuch': there are job-0ld (long over)"),
         ("nonesuch.json", "nonesuch.json cannot be read: No such file or directory"),
-        ("broken.json", "broken.json: this is not what headgate keeps of a job"),
+        ("broken.json", "broken.json: this is not the view of a job"),
     ],
 )
-def test_what_cannot_be_found_is_one_line(name, job, said, over, capsys, tmp_path, monkeypatch):
+def test_an_unknown_job_is_one_line(name, job, said, over, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.json").write_text('{"at_ms": 1, "progress"')
     assert main([name, job]) == 2
@@ -323,13 +324,13 @@ def test_what_cannot_be_found_is_one_line(name, job, said, over, capsys, tmp_pat
 
 
 @pytest.mark.parametrize("name", ["top", "why", "report", "ui"])
-def test_there_is_nothing_to_look_at(name, empty, capsys):
+def test_without_a_job_there_is_an_error(name, empty, capsys):
     assert main([name]) == 2
-    assert capsys.readouterr().err == f"headgate: there is no job to look at: none runs, and none was kept in {empty}\n"
+    assert capsys.readouterr().err == f"headgate: there is no job: none runs, and none was kept in {empty}\n"
     assert not empty.exists()
 
 
-def test_a_directory_of_somebody_else_is_one_line(empty, capsys):
+def test_a_directory_of_another_user_is_one_line(empty, capsys):
     empty.mkdir()
     empty.chmod(0o777)
     for name in ("jobs", "top"):
@@ -343,7 +344,7 @@ def test_a_file_that_cannot_be_read_is_listed_as_such(over, capsys):
     assert re.search(r"^job-bad +- +unreadable +- +- +/", capsys.readouterr().out, re.MULTILINE)
 
 
-def test_names_do_nothing_to_the_terminal(empty, capsys):
+def test_names_cannot_control_the_terminal(empty, capsys):
     with PrivateDirectory("jobs", root=empty, create=True) as directory:
         keep(synthetic_view(nasty=True, name="\x1b[2J\nx", status=JobStatus.FINISHED), directory, 20)
     for name in ("jobs", "top", "why"):
@@ -373,7 +374,31 @@ def test_a_report_replaces_files_and_nothing_else(over, capsys, tmp_path):
     assert pipe.is_fifo()
 
 
-def test_without_the_extra_it_says_how_to_get_it(over, capsys, monkeypatch):
+@pytest.mark.parametrize("before", [None, 0o644], ids=["new", "there already"])
+def test_only_its_owner_can_read_a_report(before, over, tmp_path, monkeypatch):
+    file = tmp_path / "a.html"
+    if before is not None:
+        file.touch(before)
+    opened = []
+    real = os.open
+
+    def note(path, flags, mode=0o777, **more):
+        descriptor = real(path, flags, mode, **more)
+        if ".a.html." in str(path):
+            opened.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
+        return descriptor
+
+    monkeypatch.setattr(os, "open", note)
+    umask = os.umask(0)
+    try:
+        assert main(["report", "-o", str(file)]) == 0
+    finally:
+        os.umask(umask)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert opened == [0o600], "from its first byte on"
+
+
+def test_without_the_extra_the_error_names_it(over, capsys, monkeypatch):
     def absent(name):
         raise PackageNotFoundError(name)
 

@@ -1,17 +1,17 @@
-"""`headgate run`: what a script gets, how it ends, and what Ctrl-C leaves."""
+"""`headgate run`: the arguments of a script, its exit code, and Ctrl-C."""
 
 import json
 import sys
 from textwrap import dedent
 
 import pytest
-from tests.support_commands import command
+from tests.support.commands import command
 
 import headgate as hg
-from headgate.api.defaults import Defaults, use_defaults
-from headgate.api.running import unfinished
+from headgate.api.running import unfinished_jobs
 from headgate.cli import main
 from headgate.cli.scripts import users_part
+from headgate.config.defaults import Defaults, use_defaults
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def script(tmp_path, monkeypatch):
     return write
 
 
-def test_a_script_gets_its_arguments_and_what_it_does_not_say(script, capsys):
+def test_a_script_has_its_arguments_and_the_defaults(script, capsys):
     file = script("""
         import json
         print(json.dumps([__name__, sys.argv[1:], repr(env), env.settings.network.buffers_per_channel]))
@@ -43,7 +43,7 @@ def test_a_script_gets_its_arguments_and_what_it_does_not_say(script, capsys):
     assert sys.argv == argv
 
 
-def test_what_a_script_says_wins(script, capsys):
+def test_options_of_the_script_win(script, capsys):
     file = script("""
         own = hg.environment(local=False, parallelism=2, settings={"network.buffers_per_channel": 6})
         print(own, own.settings.network.buffers_per_channel)
@@ -136,7 +136,7 @@ def test_a_script_that_is_no_python_is_code_1(script, capsys):
         (["job.py", "--local"], "a parallelism of 0 is not possible"),
     ],
 )
-def test_what_headgate_refuses_is_one_line_and_code_2(arguments, said, script, capsys):
+def test_errors_of_headgate_are_one_line_and_code_2(arguments, said, script, capsys):
     script("env.set_parallelism(0)")
     assert main(["run", *arguments]) == 2
     err = capsys.readouterr().err
@@ -151,18 +151,18 @@ def test_an_unknown_option_is_not_taken_for_the_scripts(script, capsys):
 
 
 @pytest.mark.parametrize(("said", "code", "err"), [("", 0, ""), ("3", 3, ""), ("'no'", 1, "no\n")])
-def test_a_script_may_say_its_own_exit_code(said, code, err, script, capsys):
+def test_a_script_can_set_its_exit_code(said, code, err, script, capsys):
     assert main(["run", script(f"sys.exit({said})"), "--local"]) == code
     assert capsys.readouterr().err == err
 
 
 @pytest.mark.parametrize("how", ["", "sys.exit(5)", "1 / 0"])
-def test_no_job_goes_on_after_its_script(how, script, capsys):
+def test_no_job_runs_after_its_script(how, script, capsys):
     file = script(f"env.rate(100).for_each(lambda n: None)\njob = env.execute_async('endless')\n{how}\n")
     assert main(["run", file, "--local", "--parallelism", "1"]) == {"": 0, "sys.exit(5)": 5, "1 / 0": 1}[how]
     err = capsys.readouterr().err
     assert "endless" in err or "ZeroDivisionError" in err
-    assert unfinished() == []
+    assert unfinished_jobs() == []
 
 
 def test_the_users_part_of_a_traceback():
@@ -173,7 +173,7 @@ def test_the_users_part_of_a_traceback():
     assert users_part(head + ours + tail) == head + ours + tail, "a bug of ours is shown"
 
 
-def test_what_py4j_logs_of_ctrl_c_is_not_shown(script, capsys, caplog):
+def test_logs_of_py4j_about_ctrl_c_are_hidden(script, capsys, caplog):
     file = script("""
         import logging
         logging.error("this is")
@@ -232,7 +232,7 @@ def test_progress_is_drawn_below_what_is_printed_and_vanishes(script):
 
 
 @pytest.mark.parametrize("option", [[], ["--no-progress"]])
-def test_without_a_terminal_or_when_told_so_it_is_quiet(option, script):
+def test_without_a_terminal_or_with_no_progress_it_is_quiet(option, script):
     with command("run", script(ENDLESS["execute"]), "--local", *option, terminal=bool(option)) as run:
         run.wait_until(lambda: "0\n" in run.out)
         run.wait_until(lambda: "99\n" in run.out)

@@ -1,4 +1,4 @@
-"""`headgate run --ui`: the page of a script's jobs, and how it ends."""
+"""`headgate run --ui`: the page of a script's jobs."""
 
 import re
 import socket
@@ -7,11 +7,11 @@ from textwrap import dedent
 from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
-from tests.support_commands import command
-from tests.support_ui import Client
+from tests.support.commands import command
+from tests.support.page_server import Client
 
-from headgate.api import page
 from headgate.cli import main
+from headgate.ui import process_page as page
 
 ENDLESS = "env.rate(100).print()\nenv.execute('endless')\n"
 SHORT = "env.from_collection(['to', 'be']).print()\nenv.execute('short')\n"
@@ -28,7 +28,7 @@ def script(tmp_path):
 
 
 class Enter:
-    """A stdin at which somebody looks at the page before pressing Enter."""
+    """A stdin that opens the page before it returns Enter."""
 
     def __init__(self):
         self.seen = None
@@ -39,7 +39,7 @@ class Enter:
 
 
 @pytest.mark.parametrize(("body", "code", "status"), [(SHORT, 0, "finished"), (f"{SHORT}1 / 0", 1, "finished")])
-def test_the_page_is_kept_until_enter_whatever_the_script_ends_with(body, code, status, script, monkeypatch, capsys):
+def test_the_page_is_kept_until_enter_after_any_exit(body, code, status, script, monkeypatch, capsys):
     stdin = Enter()
     monkeypatch.setattr(sys, "stdin", stdin)
     assert main(["run", script(body), "--local", "--parallelism", "1", "--ui", "--keep-ui", "--allow-control"]) == code
@@ -65,7 +65,7 @@ def test_a_script_without_a_job_has_no_page_to_keep(script, capsys):
 @pytest.mark.parametrize("option", [["--ui-port", "8080"], ["--allow-control"], ["--keep-ui"]])
 def test_options_of_the_page_need_the_page(option, script, capsys):
     assert main(["run", script(SHORT), "--local", *option]) == 2
-    assert capsys.readouterr().err == f"headgate: {option[0]} is about the page: say --ui as well\n"
+    assert capsys.readouterr().err == f"headgate: {option[0]} needs the page: add --ui\n"
 
 
 def test_a_port_that_is_in_use_is_one_line(script, capsys):
@@ -74,7 +74,7 @@ def test_a_port_that_is_in_use_is_one_line(script, capsys):
         assert main(["run", script(SHORT), "--local", "--parallelism", "1", "--ui", "--ui-port", str(port)]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert err.startswith(f"headgate: the page cannot have port {port} of 127.0.0.1")
+    assert err.startswith(f"headgate: the page cannot listen on port {port} of 127.0.0.1")
 
 
 def address(run):

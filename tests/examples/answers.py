@@ -1,4 +1,4 @@
-"""What the examples must find, computed by plain Python over the whole input: as simply as possible, not as they do."""
+"""The right answers of the examples, computed by simple plain Python over the whole input."""
 
 from collections import Counter, defaultdict
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Every example finds what plain Python finds, whatever the number of workers and buffers."""
+"""Every example returns the answer of plain Python, with any number of workers and buffers."""
 
 import asyncio
 import random
@@ -50,7 +50,7 @@ def test_adverts_and_clicks_are_joined(env):
 
 
 def test_every_pair_is_joined(env):
-    shown = [streaming_join.Shown(7, f"campaign-{n}", n) for n in range(30)]
+    shown = [streaming_join.Impression(7, f"campaign-{n}", n) for n in range(30)]
     clicked = [streaming_join.Clicked(7, 100 + n) for n in range(20)]
     assert streaming_join.main(env, shown, clicked) == answers.hits(shown, clicked)
 
@@ -61,7 +61,7 @@ def test_frauds_and_trials_are_found(env):
     assert {alert.kind for alert in found} == {"fraud", "trial"}
 
 
-def test_payments_at_the_limits_are_judged_alike(env):
+def test_payments_at_the_limits(env):
     at, within = 1_000_000, int(fraud_timers.WITHIN)
     small, large = fraud_timers.SMALL - 1, fraud_timers.LARGE + 1
     cards = {
@@ -80,7 +80,7 @@ def test_payments_at_the_limits_are_judged_alike(env):
     assert {alert.card for alert in found if alert.kind == "fraud"} == {"at the last moment", "at once", "two trials"}
 
 
-def test_the_order_in_which_payments_come_does_not_matter(env):
+def test_the_order_of_arrival_does_not_matter(env):
     paid = fraud_timers.payments(500)
     paid.sort(key=lambda payment: payment.at + random.Random(payment.cents).randrange(fraud_timers.DISORDER))
     assert fraud_timers.main(env, paid) == answers.alerts(paid)
@@ -95,7 +95,7 @@ def test_orders_get_their_cities(env, ordered, capacity):
     assert async_enrichment.main(env, orders, capacity=capacity, ordered=ordered) == expected
 
 
-def test_each_customer_is_asked_for_once(monkeypatch):
+def test_the_service_is_called_once_for_each_customer(monkeypatch):
     asked = []
 
     async def city_of(self, customer):
@@ -135,7 +135,7 @@ def test_an_empty_input_has_an_empty_answer(env):
     assert async_enrichment.main(env, []) == []
 
 
-def test_all_examples_say_what_they_show():
+def test_all_examples_have_a_description():
     for name in EXAMPLES:
         assert ":" in describe(name)
     assert len({describe(name) for name in EXAMPLES}) == len(EXAMPLES)

@@ -1,4 +1,4 @@
-"""The queries answer what plain Python answers about the same events, whatever the number of workers and buffers."""
+"""The queries return the answers of plain Python, with any number of workers and buffers."""
 
 from collections import Counter
 from functools import cache
@@ -25,13 +25,13 @@ def test_the_answer_is_right(env, query):
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_there_is_something_to_find(query):
+def test_no_answer_is_empty(query):
     assert len(answer(query)) >= (3 if query in {2, 4, 7} else 9)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 51])
 @pytest.mark.parametrize("query", QUERIES)
-def test_few_events_are_no_trouble(query, count):
+def test_few_events(query, count):
     assert main(hg.environment(local=True, parallelism=2), query, count) == answer(query, count)
 
 
@@ -47,26 +47,26 @@ def test_few_events_are_no_trouble(query, count):
     ],
     ids=str,
 )
-def test_settings_change_the_way_and_not_the_answer(query, settings):
+def test_settings_do_not_change_the_answer(query, settings):
     env = hg.environment(local=True, parallelism=2, settings=settings)
     assert main(env, query, 1_500) == answer(query, 1_500)
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_without_chains_it_is_the_same(query):
+def test_without_chains_the_answer_is_the_same(query):
     env = hg.environment(local=True, parallelism=2).disable_operator_chaining()
     assert main(env, query, 1_500) == answer(query, 1_500)
 
 
-def test_the_tiny_buffers_are_the_fewest_that_do():
+def test_the_tiny_buffers_are_the_fewest_possible():
     settings = tiny_buffers(4)
     for key in ("memory.network.min", "memory.network.max"):
         settings[key] = f"{int(str(settings[key]).split()[0]) - 512} B"
-    with pytest.raises(hg.HeadgateError, match="35 network buffers on this worker, which has 34"):
+    with pytest.raises(hg.HeadgateError, match="35 network buffers on worker 0, which has 34"):
         main(hg.environment(local=True, parallelism=4, settings=settings), 4, 100)
 
 
-def test_events_come_in_their_proportions():
+def test_events_have_their_proportions():
     kinds = Counter(map(type, events(5_000)))
     assert kinds == {Person: 100, Auction: 300, Bid: 4_600}
 
@@ -77,14 +77,14 @@ def test_an_event_is_always_the_same():
     assert event(4) == Bid(1000, 1001, 1946, START_MS + 4 * STEP_MS - 1_930, "large")
 
 
-def test_events_are_out_of_order_by_no_more_than_is_said():
+def test_events_are_out_of_order_by_at_most_the_limit():
     times = [one.at for one in events(5_000)]
     behind = [max(times[: n + 1]) - at for n, at in enumerate(times[:2_000])]
     assert 0 < max(behind) <= DISORDER_MS
     assert all(0 <= START_MS + STEP_MS * n - at <= DISORDER_MS for n, at in enumerate(times))
 
 
-def test_ids_count_on_and_refer_to_what_there_is():
+def test_ids_increase_and_references_exist():
     made = events(20_000)
     persons = [one.id for one in made if type(one) is Person]
     auctions = [one for one in made if type(one) is Auction]
@@ -95,7 +95,7 @@ def test_ids_count_on_and_refer_to_what_there_is():
     assert all(one.at < one.expires for one in auctions)
 
 
-def test_some_are_hot():
+def test_some_sellers_and_auctions_are_hot():
     made = events(20_000)
     bids = [one for one in made if type(one) is Bid]
     by_auction = Counter(bid.auction for bid in bids)

@@ -15,7 +15,7 @@ import struct
 import time
 from pathlib import Path
 
-from tests.support import Thread
+from tests.support.threads import Thread
 
 _CLONE_NEWNET = 0x4000_0000
 _TUNSETIFF = 0x4004_54CA

@@ -1,6 +1,6 @@
 """Two ends of a transfer that can be in two processes, which can be killed, stopped, or cut off from each other.
 
-A child runs `produce` or `consume` here (see `headgate.bench._children`): no pytest, so that it starts soon.
+A child runs `produce` or `consume` here (see `headgate.bench.processes`): no pytest, so that it starts soon.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headgate.bench._children import Parent
+from headgate.bench.processes import Parent
 from headgate.config import load_settings
 from headgate.errors import HeadgateError
 from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex

@@ -92,7 +92,7 @@ def test_what_a_killed_process_was_writing_cannot_be_read_and_goes_with_the_next
         again.open_partition(PARTITION, segment_size=SEGMENT)
     file = again.open_partition(Partition(1, 0, 0), segment_size=SEGMENT)
     memory = memoryview(bytearray(SEGMENT))
-    assert bytes(memory[: file.read_into(file.chunks(0), 0, memory)]) == b"to be"
+    assert bytes(memory[: file.read_many(file.chunks(0), 0, [memory])[0]]) == b"to be"
     again.close(remove=True)
     assert files(tmp_path) == []
 

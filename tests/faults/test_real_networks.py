@@ -18,7 +18,7 @@ from tests.faults import support_faults as faults
 from tests.faults.support_cable import Cable
 from tests.faults.support_faults import JOB, PATIENCE_S, Plan, Report
 
-from headgate.bench._children import START_S, child
+from headgate.bench.processes import START_S, child
 from headgate.net.certificates import Authority
 
 TOOL_S = 10.0

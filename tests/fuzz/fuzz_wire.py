@@ -4,7 +4,7 @@
     python tests/fuzz/fuzz_wire.py crash-0123456789abcdef      # once more what broke it
 
 It takes libFuzzer's options. An input is not the bytes on the wire: it says step by step what the peer says, right or
-bent, and what the worker's tasks do meanwhile (`tests.support_victim`). Needs the extra `fuzz`; nothing of it is
+bent, and what the worker's tasks do meanwhile (`tests.support.fuzz_target`). Needs the extra `fuzz`; nothing of it is
 imported before `main`, for what is fuzzed must be imported under its eyes.
 """
 
@@ -164,12 +164,12 @@ def main() -> None:
 
     sys.path.insert(0, str(ROOT))
     with atheris.instrument_imports(include=_FUZZED):
-        from tests import support_victim  # noqa: PLC0415 - see above
+        from tests.support import fuzz_target  # noqa: PLC0415 - see above
 
         from headgate import wire  # noqa: PLC0415
     logging.getLogger("headgate").setLevel(logging.ERROR)
     # Long inputs from the start: they come further, and each says how many steps it has.
-    atheris.Setup([*sys.argv, "-max_len=1024", "-len_control=0"], Player(atheris, support_victim, wire))
+    atheris.Setup([*sys.argv, "-max_len=1024", "-len_control=0"], Player(atheris, fuzz_target, wire))
     atheris.Fuzz()
 
 

@@ -6,9 +6,10 @@ import time
 from datetime import UTC, datetime
 
 import pytest
-from tests.support import JOIN_S, Thread
-from tests.support_cluster import ATTEMPT, JOB, SECRET, Cluster, pid, produce, records
-from tests.support_streams import LOOPS, wait_until
+from tests.support.cluster import ATTEMPT, JOB, SECRET, Cluster, pid, produce, records
+from tests.support.streams import LOOPS
+from tests.support.threads import Thread
+from tests.support.waiting import PATIENCE_S, wait_until
 
 from headgate.config import load_settings
 from headgate.errors import (
@@ -26,6 +27,7 @@ from headgate.errors import (
 from headgate.ids import AttemptId, JobId, SubpartitionIndex
 from headgate.net import Address, Authority, Identity
 from headgate.net.connection import Connection
+from headgate.net.retry import MAX_PROOFS
 from headgate.net.sockets import SocketTransport
 from headgate.output import Rebalance
 from headgate.record import UserEvent
@@ -103,7 +105,7 @@ def test_workers_that_connect_to_each_other_at_once(credentials):
             start = threading.Barrier(2)
 
             def work(side, turn=turn, writers=writers, start=start):
-                start.wait(JOIN_S)
+                start.wait(PATIENCE_S)
                 gate = cluster.gate(side, [(1 - side, 2 * turn + 1 - side, 0)])
                 produce(writers[side], [b"%d" % side])
                 return cluster.read(side, gate)
@@ -149,11 +151,11 @@ def test_a_producer_s_failure_reaches_its_consumer_as_its_cause():
         writer.emit_batch([b"the last thing it said"])
         writer.flush()
         gate = cluster.gate(1, [(0, 0, 0)])
-        gate.read(JOIN_S).release()
+        gate.read(PATIENCE_S).release()
         cause = UserCodeError("division by zero", operator="map", subtask=3)
         cluster.workers[0].registry.release(pid(), cause)
         with pytest.raises(ProducerFailed, match="map, subtask 3: division by zero") as caught:
-            gate.read(JOIN_S)
+            gate.read(PATIENCE_S)
         writer.close()
         assert isinstance(caught.value.cause, UserCodeError)
 
@@ -170,7 +172,7 @@ def test_a_consumer_that_leaves_stops_its_producer(flow_control):
                 writer.emit_batch([bytes(1000)] * 10)
 
         producer = Thread(write_for_ever)
-        gate.read(JOIN_S).release()
+        gate.read(PATIENCE_S).release()
         gate.release()
         with pytest.raises(Cancelled, match="it has no reader left"):
             producer.end()
@@ -202,6 +204,29 @@ def test_a_channel_that_is_not_read(flow_control):
             assert reader.end() == wanted
         for producer in producers:
             producer.end()
+
+
+@pytest.mark.spec("K4")
+@pytest.mark.parametrize("reader", [0, 1], ids=["in the same worker", "in another worker"])
+def test_a_task_event_that_no_task_subscribes_to_is_answered_and_fails_nothing(reader, caplog):
+    with Cluster() as cluster:
+        gate = cluster.workers[reader].gate("gate", channels=1)
+        writer = cluster.writer(0)
+        if reader == 0:
+            gate.connect(0, cluster.workers[0].local_source(pid(), SubpartitionIndex(0)))
+        else:
+            cluster.connect(gate, 0, 1, 0, 0, 0)
+        heard = []
+        cluster.workers[0].registry.subscribe(pid(), "slower", heard.append)
+        for name in ("sloower", "sloower", "slower"):
+            gate.send_task_event(0, UserEvent(name))
+        wait_until(lambda: heard, "the event of a name that is known")
+        if reader == 1:
+            wait_until(lambda: cluster.workers[1].connections()[0].traffic.events_refused == 2, "both answers")
+        produce(writer, [b"and the data"])
+        assert cluster.read(reader, gate) == [b"and the data"]
+    (line,) = [one.getMessage() for one in caplog.records if "not delivered" in one.getMessage()]
+    assert f"partition {pid()}: no operator of its task subscribes to task event 'sloower'" in line
 
 
 @pytest.mark.spec("K4")
@@ -256,7 +281,7 @@ def test_what_is_left_unread_goes_back_with_the_worker():
         writer = cluster.writer(0)
         writer.emit_batch(records(20))
         writer.flush()
-        gate.read(JOIN_S).release()
+        gate.read(PATIENCE_S).release()
         writer.close()
 
 
@@ -289,7 +314,7 @@ def test_who_does_not_belong_to_the_job_gets_nothing(stranger):
         gate.connect(0, theirs.remote_source(gate, pid(), SubpartitionIndex(0), worker=0, address=address))
         with pytest.raises(TransportError, match=f"is it of this job and attempt.*{address}"):
             gate.read()
-        wait_until(lambda: ours.statistics().network.refused == 1, "it is counted")
+        wait_until(lambda: ours.statistics().network.refused == MAX_PROOFS, "each proof is counted")
         wait_until(lambda: ours.statistics().network.connections == (), "nothing is left of it")
 
 
@@ -371,7 +396,7 @@ def test_what_cannot_be_asked_for():
 
 
 @pytest.mark.parametrize("transport", ["nonesuch", "io"])
-def test_an_unknown_driver(transport):
+def test_an_unknown_event_loop(transport):
     with (
         Environment(load_settings(code={"network.transport": transport}), memory_bytes=2**20) as worker,
         pytest.raises(ConfigError, match=r"network\.transport"),
@@ -380,18 +405,25 @@ def test_an_unknown_driver(transport):
 
 
 @pytest.mark.spec("N2")
-@pytest.mark.parametrize(("buffers", "looked"), [(1, True), (10, False)])
-def test_before_a_flush_that_lacks_credit_is_sent_the_network_is_looked_at(monkeypatch, buffers, looked):
-    glances = []
-    monkeypatch.setattr(SocketTransport, "glance", lambda _: glances.append(True))
+@pytest.mark.parametrize(("buffers", "polled"), [(1, True), (10, False)])
+def test_the_sockets_are_polled_before_a_flush_that_lacks_credit_is_sent(monkeypatch, buffers, polled):
+    polls, post = [], SocketTransport.post
+
+    def poll_once(_, *, reply_expected=False):
+        if not reply_expected:
+            polls.append(True)
+
+    monkeypatch.setattr(SocketTransport, "poll_once", poll_once)
     with Cluster(segment="64 B", network__buffers_per_channel=buffers, network__floating_buffers_per_gate=0) as cluster:
         gate, writer = cluster.gate(1, [(0, 0, 0)]), cluster.writer(0)
         wait_until(lambda: cluster.workers[0].statistics().network.connections, "a connection")
         wait_until(lambda: cluster.workers[0].statistics().network.connections[0].traffic.sending, "a request")
-        thread = Thread(lambda: cluster.read(1, gate))
-        writer.emit(bytes(100))
-        writer.flush()
-        flushed = list(glances)
+        with monkeypatch.context() as patched:  # the network thread does not send the first buffer before the flush
+            patched.setattr(SocketTransport, "post", lambda self, call, *, urgent=True: urgent and post(self, call))
+            writer.emit(bytes(100))
+            writer.flush()
+            flushed = list(polls)
+        thread = Thread(lambda: cluster.read(1, gate))  # not before: it would give credit back
         writer.finish()
         assert thread.end() == [bytes(100)]
-    assert bool(flushed) is looked
+    assert bool(flushed) is polled

@@ -4,10 +4,11 @@ import random
 import threading
 
 import pytest
-from tests.support import Thread, values_of
-from tests.support_blocking import files_in, store
-from tests.support_cluster import Cluster, pid, produce, records
-from tests.support_streams import wait_until
+from tests.support.blocking_partition import files_in, store
+from tests.support.cluster import Cluster, pid, produce, records
+from tests.support.exchange import values_of
+from tests.support.threads import Thread
+from tests.support.waiting import wait_until
 
 from headgate.config import Compression
 from headgate.errors import Cancelled, ProducerFailed, StorageError, TransportError
@@ -25,6 +26,7 @@ KINDS = {
     "small sockets": {"network__send_buffer": "4 KiB", "network__receive_buffer": "4 KiB"},
     "tls": {"credentials": True},
 }
+KINDS |= {f"{name}, packed": {**one, "packed": True} for name, one in KINDS.items()}
 
 
 @pytest.fixture
@@ -71,8 +73,37 @@ def test_everything_is_read_once_and_in_order(cluster, kind):
     wait_until(lambda: ahead(cluster).in_use == 0, "all is given back")
 
 
+@pytest.mark.spec("N1", "P3")
+@pytest.mark.parametrize("codec", [Compression.LZ4, Compression.ZSTD, Compression.NONE])
+@pytest.mark.parametrize("packed", [False, True])
+def test_compressed_buffers_travel_compressed_where_that_was_asked_for(tmp_path, codec, packed):
+    values = records(3000)
+    with Cluster(packed=packed, network__checksum=packed) as cluster:
+        for worker in cluster.workers:
+            store(worker, tmp_path, pid(), compression=codec)
+        written = write(cluster, values).bytes_out
+        gate = cluster.gate(1, [(0, 0, 0)])
+        reader = cluster.workers[1].reader(gate, BytesSerializer())
+        found, carried = [], 0
+        for element in reader:
+            found += values_of([element])
+            carried = max([carried, *(one.traffic.bytes_in for one in cluster.workers[1].connections())])
+        assert found == values
+        assert reader.statistics().bytes_in >= written, "what is read is not compressed"
+        reader.close()
+    if packed and codec is not Compression.NONE:
+        assert carried < written / 4
+    else:
+        assert carried >= written
+
+
 @pytest.mark.spec("P3", "N7")
-@pytest.mark.parametrize("cluster", [{}, {"network__flow_control": "tcp"}], indirect=True, ids=["credit", "tcp"])
+@pytest.mark.parametrize(
+    "cluster",
+    [{}, {"network__flow_control": "tcp"}, {"packed": True}, {"packed": True, "network__flow_control": "tcp"}],
+    indirect=True,
+    ids=["credit", "tcp", "packed", "tcp, packed"],
+)
 def test_many_channels_and_several_readers_at_once(cluster):
     """A gate with channels from both workers, two of the same subpartitions in the other worker, one in this."""
     count, values = 8, records(4000)
@@ -177,7 +208,7 @@ def test_release_while_it_is_read_from_afar(cluster, tmp_path, cause):
     with pytest.raises(Cancelled if cause is None else ProducerFailed):
         list(begun)
     begun.close()
-    assert files_in(tmp_path) == []
+    wait_until(lambda: files_in(tmp_path) == [], "the file is gone, once it is not being read")
     wait_until(lambda: ahead(cluster).in_use == 0, "all is given back")
 
 

@@ -5,10 +5,11 @@ import sys
 import time
 
 import pytest
-from tests.support import Thread
-from tests.support_cluster import Cluster, produce, records
-from tests.support_sockets import new_world
-from tests.support_streams import LOOPS, wait_until
+from tests.support.cluster import Cluster, produce, records
+from tests.support.sockets import new_world
+from tests.support.streams import LOOPS
+from tests.support.threads import Thread
+from tests.support.waiting import wait_until
 
 from headgate.net import PathStatistics
 from headgate.net.loop import open_loop
@@ -23,6 +24,34 @@ def only(environment):
     wait_until(lambda: len(environment.connections()) == 1, "one connection")
     (found,) = environment.connections()
     return found
+
+
+HEAD_BYTES = 19
+
+
+@pytest.mark.spec("N3")
+@pytest.mark.parametrize("marks", [{}, {"network__write_high_mark": 2}, {"network__write_high_mark": 40}], ids=repr)
+def test_no_more_than_the_high_mark_and_a_frame_waits_for_a_full_socket(marks):
+    """Many channels have data; TCP alone stops them, for their reader does not read."""
+    channels, segment, high = 60, 4096, marks.get("network__write_high_mark", 16)
+    settings = {"network__send_buffer": "4 KiB", "network__receive_buffer": "4 KiB", **marks}
+    with Cluster(network__flow_control="tcp", **settings) as cluster:
+        gate = cluster.gate(1, [(0, subtask, 0) for subtask in range(channels)])
+        writers = [cluster.writer(0, subtask) for subtask in range(channels)]
+        wanted = [bytes([subtask]) * 1000 for subtask in range(channels) for _ in range(30)]
+        threads = [
+            Thread(lambda one=one, of=subtask: produce(one, [bytes([of]) * 1000] * 30))
+            for subtask, one in enumerate(writers)
+        ]
+        wait_until(lambda: sum(one.blocked_ns for one in cluster.workers[0].connections()) > 0, "a full socket")
+        reached = high * segment
+        wait_until(lambda: only(cluster.workers[0]).waiting_bytes >= reached, "as much as the high mark to wait")
+        for _ in range(20):
+            assert only(cluster.workers[0]).waiting_bytes < reached + HEAD_BYTES + segment
+            time.sleep(0.001)
+        assert sorted(cluster.read(1, gate)) == sorted(wanted)
+        for thread in threads:
+            thread.end()
 
 
 @linux
@@ -79,7 +108,7 @@ def test_a_socket_that_takes_nothing_is_seen_to_be_blocked(transport):
 
 @linux
 def test_a_stream_says_what_the_system_has_not_sent_and_nothing_when_it_is_gone():
-    with new_world("epoll") as world:
+    with new_world("shared") as world:
         stream, _, _ = world.kept()  # whose peer does not read
         sent = []
 

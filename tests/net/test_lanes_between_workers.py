@@ -1,9 +1,9 @@
 """Lanes over real sockets: without credit, each has a connection of its own that the others do not stop."""
 
 import pytest
-from tests.support import Thread
-from tests.support_cluster import Cluster, pid, produce, records
-from tests.support_streams import wait_until
+from tests.support.cluster import Cluster, pid, produce, records
+from tests.support.threads import Thread
+from tests.support.waiting import wait_until
 
 from headgate.ids import SubpartitionIndex
 

@@ -8,14 +8,14 @@ import threading
 
 import pytest
 from tests.pipeline.test_batch_jobs import Delivered
-from tests.support_pipeline import END_S, Gathered
-from tests.support_regions import Watched, batch_env, files_of, links, texts
-from tests.support_streams import wait_until
+from tests.support.batch_jobs import Watched, batch_env, files_of, links, texts
+from tests.support.pipelines import END_S, Gathered
+from tests.support.waiting import wait_until
 
+from headgate.control.messages import TaskState
 from headgate.errors import TransportError
 from headgate.ids import AttemptId
-from headgate.worker.messages import TaskState
-from headgate.worker.region_worker import RegionWorker
+from headgate.worker.batch import BatchWorker
 from headgate.worker.storage import Storage
 
 NUMBERS = list(range(200))
@@ -31,7 +31,7 @@ class Stages:
         self.steps = [Watched(waits=number == waits) for number in range(3)]
         self.sink = Delivered(waits=waits == 3)
         first, second, third = self.steps
-        stream = self.env.from_collection(NUMBERS).map(first).rebalance().map(second)
+        stream = self.env.from_collection(NUMBERS, parallel=True).map(first).rebalance().map(second)
         stream.key_by(lambda n: n % 7).map(third).sink_to(self.sink)
         seen = self.sink if waits == 3 else self.steps[waits].seen
         self.reached, self.go_on = seen.reached, seen.go_on
@@ -43,7 +43,7 @@ class Stages:
             wait_until(lambda step=step: len(step.seen.waited) in {0, 2}, "both subtasks")
         found[worker, FIRST].abort()
         if self.sink.waits:
-            assert found[worker, FIRST].wait_ended(END_S)
+            wait_until(lambda: found[worker, FIRST].over, "the end of its link")
         else:
             wait_until(lambda: any("new workers" in one for one in texts(job)), "the loss")
         self.go_on.set()
@@ -148,8 +148,8 @@ def test_what_is_not_found_again_is_made_again(tmp_path, monkeypatch):
 def test_partitions_are_read_where_they_are_found(tmp_path, monkeypatch):
     """As if the machine of worker 1 had got worker 0 now."""
     stages = Stages(tmp_path, waits=2)
-    real = RegionWorker.found
-    monkeypatch.setattr(RegionWorker, "found", lambda self: real(self) if self._part.index == 0 else [])
+    real = BatchWorker.found
+    monkeypatch.setattr(BatchWorker, "found", lambda self: real(self) if self._part.index == 0 else [])
     with links(monkeypatch) as found:
         job = stages.env.execute_async()
         stages.wait_and_lose(job, found, 1)
@@ -178,7 +178,7 @@ def test_cancel_after_a_worker_was_lost(tmp_path, monkeypatch, when):
         assert stages.reached.wait(END_S)
         found[1, FIRST].abort()
         if when == "later":
-            assert found[1, FIRST].wait_ended(END_S)
+            wait_until(lambda: found[1, FIRST].over, "the end of its link")
         job.cancel(wait=False)
         stages.go_on.set()
         assert job.wait(END_S)
@@ -192,7 +192,7 @@ def test_a_user_error_after_a_loss_still_counts_its_tries(tmp_path, monkeypatch)
     env = batch_env(tmp_path, batch__attempts=3)
     before, flaky, after = Watched(), Watched(fails=1), Watched(waits=True)
     sink = Gathered()
-    env.from_collection(NUMBERS).map(before).rebalance().map(flaky).rebalance().map(after).sink_to(sink)
+    env.from_collection(NUMBERS, parallel=True).map(before).rebalance().map(flaky).rebalance().map(after).sink_to(sink)
     with links(monkeypatch) as found:
         job = env.execute_async()
         assert after.seen.reached.wait(END_S)
@@ -207,7 +207,7 @@ def test_a_user_error_after_a_loss_still_counts_its_tries(tmp_path, monkeypatch)
 @pytest.mark.spec("P3")
 def test_a_file_that_was_damaged_is_made_anew(tmp_path, monkeypatch):
     stages = Stages(tmp_path, waits=1)
-    damaged, deploy, one_at_a_time = [], RegionWorker.deploy, threading.Lock()
+    damaged, deploy, one_at_a_time = [], BatchWorker.deploy, threading.Lock()
 
     def damage_first(worker, message):
         with one_at_a_time:  # two workers are told at once: twice damaged is as good as new
@@ -220,7 +220,7 @@ def test_a_file_that_was_damaged_is_made_anew(tmp_path, monkeypatch):
                     file.write(bytes([byte ^ 0xFF]))
         deploy(worker, message)
 
-    monkeypatch.setattr(RegionWorker, "deploy", damage_first)
+    monkeypatch.setattr(BatchWorker, "deploy", damage_first)
     stages.go_on.set()
     job = stages.env.execute_async()
     stages.check(job)

@@ -1,4 +1,4 @@
-"""A BATCH job in a process of its own that is interrupted or killed: what is left on disk, and who removes it."""
+"""A BATCH job in a process of its own that is interrupted or killed: the files it leaves on disk, and their removal."""
 
 import os
 import signal
@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.support_pipeline import END_S, Gathered, run
-from tests.support_regions import batch_env, files_of
+from tests.support.batch_jobs import batch_env, files_of
+from tests.support.pipelines import END_S, Gathered, run
 
 SCRIPT = """
 import sys, time
@@ -70,7 +70,7 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next_start(place, tmp_pa
     left = files_of(place)
     assert [one for one in left if one.endswith(".partition")]
     env, sink = batch_env(place), Gathered()
-    env.from_collection(range(10)).rebalance().map(str).sink_to(sink)
+    env.from_collection(range(10), parallel=True).rebalance().map(str).sink_to(sink)
     run(env)
     assert sorted(sink.values) == sorted(map(str, range(10)))
     assert files_of(place) == []

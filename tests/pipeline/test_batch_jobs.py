@@ -4,18 +4,19 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.support_pipeline import END_S, Gathered, failure, run, running, wait_progress
-from tests.support_regions import Watched, batch_env, files_of, texts
-from tests.support_streams import wait_until
+from tests.support.batch_jobs import Watched, batch_env, files_of, texts
+from tests.support.pipelines import END_S, Batches, Gathered, failure, run, running, wait_progress
+from tests.support.waiting import wait_until
 
 import headgate as hg
-from headgate.cli.top_screen import Panel, Shown, screen
+from headgate.cli.top_screen import TopPanel, TopState, screen
+from headgate.control.messages import TaskState
 from headgate.errors import InsufficientBuffers, StorageError, UserCodeError
+from headgate.functions.sink import Sink
 from headgate.observe import Cause
-from headgate.task.sink import Sink
+from headgate.output.compression import Unpacker
 from headgate.ui.prometheus import exposition
 from headgate.ui.report import render
-from headgate.worker.messages import TaskState
 
 NUMBERS = list(range(200))
 
@@ -24,7 +25,7 @@ NUMBERS = list(range(200))
 def test_ten_exchanges_run_on_two_slots(tmp_path):
     env = batch_env(tmp_path)
     shared = Watched()
-    stream = env.from_collection(NUMBERS)
+    stream = env.from_collection(NUMBERS, parallel=True)
     for number in range(10):
         stream = stream.rebalance() if number % 2 else stream.key_by(lambda n: n % 5)
         stream = stream.map(Watched(seen=shared))
@@ -43,7 +44,7 @@ def test_ten_exchanges_run_on_two_slots(tmp_path):
 def test_a_region_begins_when_its_inputs_are_finished(tmp_path):
     env = batch_env(tmp_path)
     first, second = Watched(waits=True), Watched()
-    env.from_collection(NUMBERS).map(first).rebalance().map(second).for_each(lambda _: None)
+    env.from_collection(NUMBERS, parallel=True).map(first).rebalance().map(second).for_each(lambda _: None)
     with running(env) as job:
         assert first.seen.reached.wait(END_S)
         wait_progress(job, lambda progress: progress.vertices[0].state is TaskState.RUNNING)
@@ -63,7 +64,7 @@ def test_a_region_that_fails_is_run_again_from_its_inputs(tmp_path, method):
     env = batch_env(tmp_path)
     before, flaky, after = Watched(), Watched(fails=2, method=method), Watched()
     sink = Gathered()
-    env.from_collection(NUMBERS).map(before).rebalance().map(flaky).rebalance().map(after).sink_to(sink)
+    env.from_collection(NUMBERS, parallel=True).map(before).rebalance().map(flaky).rebalance().map(after).sink_to(sink)
     job = run(env)
     assert sorted(sink.values) == NUMBERS, "what the failed runs had written is gone"
     assert before.seen.opened == {0: 1, 1: 1}, "finished regions are not run again"
@@ -97,7 +98,7 @@ class Remembers(hg.MapFunction):
 def test_a_second_run_has_function_objects_of_its_own(tmp_path):
     env = batch_env(tmp_path, parallelism=1)
     sink = Gathered()
-    env.from_collection(NUMBERS).rebalance().map(Remembers(Watched())).sink_to(sink)
+    env.from_collection(NUMBERS, parallel=True).rebalance().map(Remembers(Watched())).sink_to(sink)
     run(env)
     assert sink.values[:10] == list(range(1, 11)), "not what was left by the first run"
 
@@ -106,7 +107,7 @@ def test_all_tasks_of_a_region_are_run_again(tmp_path):
     """Its vertices are not chained, so that records are pushed from one to the other."""
     env = batch_env(tmp_path, chaining=False)
     first, flaky, sink = Watched(), Watched(fails=1), Gathered()
-    env.from_collection(NUMBERS).rebalance().map(first).map(flaky).map(str).sink_to(sink)
+    env.from_collection(NUMBERS, parallel=True).rebalance().map(first).map(flaky).map(str).sink_to(sink)
     run(env)
     assert first.seen.opened == {0: 2, 1: 1}
     assert flaky.seen.opened == {0: 2, 1: 1}
@@ -115,7 +116,7 @@ def test_all_tasks_of_a_region_are_run_again(tmp_path):
 
 def test_what_fails_too_often_is_why_the_job_fails(tmp_path):
     env = batch_env(tmp_path, batch__attempts=2)
-    env.from_collection(NUMBERS).rebalance().map(Watched(fails=9)).name("flaky").for_each(lambda _: None)
+    env.from_collection(NUMBERS, parallel=True).rebalance().map(Watched(fails=9)).name("flaky").for_each(lambda _: None)
     error = failure(env, UserCodeError)
     assert "made to fail in run 2" in str(error), "the last error"
     assert (error.operator, error.subtask) == ("flaky", 0)
@@ -123,12 +124,29 @@ def test_what_fails_too_often_is_why_the_job_fails(tmp_path):
     assert files_of(tmp_path) == []
 
 
-def test_what_cannot_be_better_next_time_is_not_tried_again(tmp_path):
+def test_too_little_memory_is_refused_before_anything_is_on_disk(tmp_path):
     env = batch_env(tmp_path, parallelism=8, memory__network__min="4 KiB", memory__network__max="4 KiB")
-    env.from_collection(NUMBERS).rebalance().map(str).for_each(lambda _: None)
-    error = failure(env, InsufficientBuffers)
-    assert not hasattr(error, "__notes__")
+    env.from_collection(NUMBERS, parallel=True).rebalance().map(str).for_each(lambda _: None)
+    with pytest.raises(InsufficientBuffers, match="read-ahead of blocking partitions"):
+        env.execute_async()
     assert files_of(tmp_path) == []
+
+
+@pytest.mark.spec("N1", "P3")
+@pytest.mark.parametrize("compression", ["lz4", "zstd", "none"])
+def test_what_is_compressed_on_disk_travels_so_to_another_worker(tmp_path, monkeypatch, compression):
+    codecs, real = set(), Unpacker.unpack
+
+    def noting(self, codec, stored, size):
+        codecs.add(codec)
+        return real(self, codec, stored, size)
+
+    monkeypatch.setattr(Unpacker, "unpack", noting)
+    env, sink = batch_env(tmp_path, batch__compression=compression, memory__segment_size="4 KiB"), Gathered()
+    env.from_source(Batches([["x" * 100] * 500], [["y" * 100] * 500])).rebalance().map(str.upper).sink_to(sink)
+    run(env)
+    assert sorted(sink.values) == ["X" * 100] * 500 + ["Y" * 100] * 500
+    assert codecs == {"lz4": {1}, "zstd": {2}, "none": set()}[compression]
 
 
 # Sinks in the driver.
@@ -160,7 +178,7 @@ class Delivered(Sink):
 def test_the_driver_gets_every_record_once(tmp_path):
     env = batch_env(tmp_path)
     sink, other = Delivered(), Delivered()
-    flaky = env.from_collection(NUMBERS).rebalance().map(Watched(fails=2))
+    flaky = env.from_collection(NUMBERS, parallel=True).rebalance().map(Watched(fails=2))
     flaky.sink_to(sink)
     flaky.map(str).sink_to(other)
     run(env)
@@ -172,7 +190,7 @@ def test_the_driver_gets_every_record_once(tmp_path):
 def test_a_sink_in_the_driver_is_not_run_again(tmp_path):
     env = batch_env(tmp_path)
     sink = Delivered(fails_at=5)
-    env.from_collection(NUMBERS).sink_to(sink)
+    env.from_collection(NUMBERS, parallel=True).sink_to(sink)
     failure(env, UserCodeError)
     assert (sink.opened, len(sink.values)) == (1, 5)
     assert files_of(tmp_path) == []
@@ -180,7 +198,7 @@ def test_a_sink_in_the_driver_is_not_run_again(tmp_path):
 
 def test_results_can_be_iterated_and_left(tmp_path):
     env = batch_env(tmp_path)
-    with env.from_collection(range(100_000)).rebalance().map(str).execute_and_collect() as results:
+    with env.from_collection(range(100_000), parallel=True).rebalance().map(str).execute_and_collect() as results:
         assert next(results)
         assert files_of(tmp_path), "the rest is on disk"
     assert files_of(tmp_path) == []
@@ -192,7 +210,7 @@ def test_results_can_be_iterated_and_left(tmp_path):
 def test_cancel_removes_all_files(tmp_path):
     env = batch_env(tmp_path)
     slow = Watched(waits=True)
-    env.from_collection(NUMBERS).rebalance().map(slow).rebalance().for_each(lambda _: None)
+    env.from_collection(NUMBERS, parallel=True).rebalance().map(slow).rebalance().for_each(lambda _: None)
     with running(env) as job:
         assert slow.seen.reached.wait(END_S)
         assert [one for one in files_of(tmp_path) if one.endswith(".partition")]
@@ -207,7 +225,9 @@ def test_cancel_removes_all_files(tmp_path):
 def test_partitions_are_removed_when_all_their_readers_have_finished(tmp_path):
     env = batch_env(tmp_path)
     last = Watched(waits=True)
-    env.from_collection(NUMBERS).rebalance().map(str).rebalance().map(int).rebalance().map(last).for_each(print)
+    env.from_collection(NUMBERS, parallel=True).rebalance().map(str).rebalance().map(int).rebalance().map(
+        last
+    ).for_each(print)
     with running(env):
         assert last.seen.reached.wait(END_S)
         try:  # workers are told to remove them when the next are told to begin
@@ -225,14 +245,14 @@ def test_partitions_are_removed_when_all_their_readers_have_finished(tmp_path):
 def test_a_directory_that_cannot_be_used_is_refused_with_its_name(tmp_path):
     (tmp_path / "file").touch()
     env = batch_env(tmp_path / "file")
-    env.from_collection(NUMBERS).rebalance().for_each(lambda _: None)
+    env.from_collection(NUMBERS, parallel=True).rebalance().for_each(lambda _: None)
     with pytest.raises(StorageError, match=str(tmp_path / "file")):
         env.execute()
 
 
 def test_a_full_disk_fails_the_job_with_the_path(tmp_path):
     env = batch_env(tmp_path, batch__disk_quota="8 KiB", batch__compression="none")
-    env.from_collection(range(100_000)).rebalance().for_each(lambda _: None)
+    env.from_collection(range(100_000), parallel=True).rebalance().for_each(lambda _: None)
     error = failure(env, StorageError)
     assert str(tmp_path) in str(error)
     assert "batch.disk_quota" in str(error)
@@ -245,7 +265,7 @@ def test_a_full_disk_fails_the_job_with_the_path(tmp_path):
 def test_a_batch_job_can_be_looked_at(tmp_path):
     env = batch_env(tmp_path, backpressure__samples=5, backpressure__delay="10 ms")
     slow = Watched(waits=True)
-    env.from_collection(NUMBERS).rebalance().map(slow).rebalance().for_each(lambda _: None)
+    env.from_collection(NUMBERS, parallel=True).rebalance().map(slow).rebalance().for_each(lambda _: None)
     with running(env) as job:
         assert slow.seen.reached.wait(END_S)
         wait_progress(job, lambda progress: progress.vertices[1].state is TaskState.RUNNING)
@@ -255,8 +275,10 @@ def test_a_batch_job_can_be_looked_at(tmp_path):
         wait_progress(job, lambda progress: progress.vertices[1].busy > 0 and job.timeline().tasks)
         assert [one.vertex for one in job.timeline().tasks] == [0, 1, 2]
         view = job.view(timeline=True)
-        for panel in Panel:
-            assert any("created" in str(line) or "map" in str(line) for line in screen(view, Shown(panel=panel), 100))
+        for panel in TopPanel:
+            assert any(
+                "created" in str(line) or "map" in str(line) for line in screen(view, TopState(panel=panel), 100)
+            )
         assert b"headgate" in exposition({"1": view})[0]
         assert "map(Watched)" in render(view)
         assert job.why().cause not in {Cause.BUFFERS, Cause.NETWORK}

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.support_pipeline import Batches, Gathered, cut, failure, run, small_env
+from tests.support.pipelines import Batches, Gathered, cut, failure, run, small_env
 
 import headgate as hg
 from headgate.errors import StorageFull
@@ -175,7 +175,7 @@ def test_a_quota_that_does_not_allow_spilling_fails_the_job_and_leaves_nothing()
         settings = {"batch__directories": directory, "batch__disk_quota": "300 KiB", "batch__compression": "none"}
         env = small_env(1, execution__runtime_mode="BATCH", batch__group_memory="64 KiB", **settings)
         values = [(n, "x" * 100) for n in range(2_000)]
-        env.from_collection(values).key_by(first).process(Alarm()).for_each(lambda _: None)
+        env.from_collection(values, parallel=True).key_by(first).process(Alarm()).for_each(lambda _: None)
         error = failure(env, StorageFull)
         assert "batch.disk_quota" in str(error)
         assert directory in str(error)

@@ -4,11 +4,12 @@ import threading
 from collections import Counter
 
 import pytest
-from tests.support_pipeline import NEVER, Batches, Gathered, collected, run, running, small_env, wait_progress
+from tests.support.pipelines import NEVER, Batches, Gathered, collected, run, running, small_env, wait_progress
 
 import headgate as hg
-from headgate.api.sinks import Here
-from headgate.task.source import Source, Wait
+from headgate.connectors.collect import ProcessLocal
+from headgate.connectors.generators import CollectionSource
+from headgate.functions.source import Source, Wait
 
 SECOND = hg.TumblingEventTimeWindows.of(hg.Time.seconds(1))
 
@@ -106,13 +107,13 @@ class Steps(Source):
     bounded = True
 
     def __init__(self, *steps):
-        self._steps = Here(steps)
+        self._steps = ProcessLocal(steps)
 
     def splits(self, parallelism):
         return [0]
 
     def read(self, split, offset, place):
-        for step in self._steps.thing:
+        for step in self._steps.value:
             if callable(step):
                 while not step():
                     yield Wait(0.001)
@@ -183,6 +184,38 @@ def test_event_time_goes_on_after_one_input_has_ended_while_the_other_was_idle()
 
 
 @pytest.mark.spec("K3")
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_the_last_window_of_an_idle_stream_closes_as_the_clock_goes_on(parallelism):
+    """No record comes any more: idleness says when the window that the last one is in is over."""
+    env, windows = small_env(parallelism), Gathered()
+    splits = [[[0, 1500], NEVER], [[200], NEVER]][:parallelism]
+    source = env.from_source(Batches(*splits, bounded=False))
+    timed = source.assign_timestamps_and_watermarks(monotonous().with_idleness(1))
+    seconds_of(timed.rebalance().map(lambda n: n), windows)
+    with running(env):
+        windows.wait_for(2)
+        assert sorted(windows.values) == [0, 1000]
+
+
+@pytest.mark.spec("K3")
+def test_an_idle_stream_closes_the_windows_that_an_ended_one_has_completed():
+    env, windows, go_idle = small_env(1), Gathered(), threading.Event()
+    history = env.from_source(Steps([0, 1500, 3500])).assign_timestamps_and_watermarks(monotonous())
+
+    class Late(Steps):
+        bounded = False
+
+    live = env.from_source(Late([50], go_idle.is_set, [60], lambda: False))
+    timed = live.assign_timestamps_and_watermarks(monotonous().with_idleness(1000))
+    seconds_of(history.union(timed).rebalance().map(lambda n: n), windows)
+    with running(env) as job:
+        wait_progress(job, lambda progress: any("Steps" in one.name and one.state.over for one in progress.vertices))
+        go_idle.set()  # from now on nothing comes, and the live one was active when the other one ended
+        windows.wait_for(2)
+        assert sorted(windows.values) == [0, 1000]
+
+
+@pytest.mark.spec("K3")
 def test_the_end_of_the_input_is_the_end_of_event_time():
     env, windows = small_env(3), Gathered()
     strategy = hg.WatermarkStrategy.no_watermarks().with_timestamp_assigner(lambda n: n)
@@ -197,3 +230,8 @@ def test_the_last_watermark_is_a_gauge():
     env.from_collection(range(100)).assign_timestamps_and_watermarks(monotonous()).rebalance().for_each(lambda _: None)
     marks = [vertex.watermark_ms for vertex in run(env).last_progress.vertices]
     assert marks == [2**63 - 1] * 2
+
+
+def test_a_source_without_watermarks_needs_no_timestamps():
+    stream = small_env(2).from_source(CollectionSource(range(20)), hg.WatermarkStrategy.no_watermarks())
+    assert sorted(collected(stream.key_by(lambda n: n % 3).map(lambda n: n))) == list(range(20))

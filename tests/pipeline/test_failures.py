@@ -3,13 +3,13 @@
 import threading
 
 import pytest
-from tests.support_pipeline import Batches, Endless, Gathered, failure, raises, run, small_env
+from tests.support.pipelines import Batches, Endless, Gathered, failure, raises, run, small_env
 
 import headgate as hg
+from headgate.control.messages import TaskState
+from headgate.functions.sink import Sink
+from headgate.functions.source import Source
 from headgate.record import Serializer
-from headgate.task.sink import Sink
-from headgate.task.source import Source
-from headgate.worker.messages import TaskState
 
 TEXT = "made to fail"
 
@@ -153,7 +153,7 @@ SOURCES = {f"source {at}": at for at in ("call", "iteration", "close")}
 
 
 def assert_told(error, *, text=TEXT, function="bang"):
-    """The driver knows who failed, where, of what, and how it came to that."""
+    """The driver's error names the operator, the subtask and the cause, with its traceback."""
     assert isinstance(error, hg.UserCodeError)
     assert error.operator == "culprit"
     assert error.subtask in {0, 1}
@@ -246,6 +246,26 @@ def test_all_other_tasks_end(parallelism):
     states = {vertex.name: {one.state for one in vertex.subtasks} for vertex in job.last_progress.vertices}
     assert TaskState.FAILED in states["culprit"]
     assert all(state.over for found in states.values() for state in found)
+
+
+@pytest.mark.spec("K6")
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_only_the_task_that_raised_has_failed(parallelism):
+    """Readers, here and in other workers, learn of it before the coordinator can stop them."""
+    env, last = small_env(parallelism), parallelism - 1
+    env.from_source(Endless()).rebalance().map(Fails("map", at=200, subtask=last)).name("culprit").rebalance().map(
+        str
+    ).name("reader").rebalance().for_each(lambda _: None)
+    job = env.execute_async()
+    with pytest.raises(hg.UserCodeError, match="culprit"):
+        job.await_termination(30)
+    failed = [
+        (vertex.name, subtask)
+        for vertex in job.last_progress.vertices
+        for subtask, one in enumerate(vertex.subtasks)
+        if one.state is TaskState.FAILED
+    ]
+    assert failed == [("culprit", last)]
 
 
 @pytest.mark.spec("K6")

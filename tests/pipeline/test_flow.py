@@ -3,12 +3,13 @@
 import threading
 
 import pytest
-from tests.support_pipeline import END_S, Batches, Endless, Gathered, cut, run, running, small_env, wait_progress
+from tests.support.pipelines import END_S, Batches, Endless, Gathered, cut, run, running, small_env, wait_progress
 
 import headgate as hg
+from headgate.control.messages import TaskState
+from headgate.control.reports import SubtaskReport, WorkerReport
 from headgate.coordinator import JobStatus
 from headgate.observe.tracker import Tracker
-from headgate.worker.messages import Report, SubtaskReport, TaskState
 
 SHIPS = {
     "rebalance": lambda s: s.rebalance(),
@@ -44,7 +45,7 @@ def test_the_order_of_each_channel_is_kept(ship, timeout):
 @pytest.mark.spec("T5")
 def test_one_subtask_all_the_way_keeps_the_whole_order():
     env, sink = small_env(1), Gathered()
-    stream = env.from_collection(range(2000))
+    stream = env.from_collection(range(2000), parallel=True)
     for _ in range(3):
         stream = stream.rebalance().map(lambda n: n)
     stream.sink_to(sink)
@@ -103,6 +104,24 @@ def test_a_slow_sink_holds_a_fast_source_back(remote):
     assert [int(value) for value in sink.values] == list(range(len(sink.values))), "and nothing is lost meanwhile"
 
 
+@pytest.mark.spec("M6")
+def test_a_task_waits_for_its_readers_as_long_as_they_take():
+    """`network.buffers_request_timeout` does not end a job: a consumer may be slow, or stand still, for hours."""
+    env, go = small_env(1, network__buffers_request_timeout="1 ms"), threading.Event()
+    sink, values = Gathered(each=lambda _: go.wait(END_S)), [b"%090d" % n for n in range(2_000)]
+    env.from_source(Batches(cut(values, 10))).rebalance().sink_to(sink)
+    job = env.execute_async()
+    try:
+        # A report is of the last second: the source has then blocked for far more than 1 ms.
+        wait_progress(job, lambda progress: job.status.over or progress.vertices[0].max_back_pressured > 0.9)
+        go.set()
+        assert job.await_termination(END_S)
+    finally:
+        go.set()
+        job.cancel(timeout_s=END_S)
+    assert sink.values == values
+
+
 @pytest.mark.spec("M4")
 def test_a_slow_branch_does_not_stop_another_before_its_share_is_full():
     env, go = small_env(2), threading.Event()
@@ -140,7 +159,7 @@ def test_shares_of_running_tasks_add_up_and_say_who_is_slow():
     first, _, last = progress.vertices
     assert first.records_out > last.records_in > 0
     assert first.records_out_per_s > 0
-    assert last.back_pressured == 0, "nobody is behind it"
+    assert last.back_pressured == 0, "no task is downstream of it"
     assert last.busy > last.idle
     assert progress.to_dict()["vertices"][0]["name"] == first.name
 
@@ -150,7 +169,9 @@ def test_shares_of_running_tasks_add_up_and_say_who_is_slow():
 @pytest.mark.parametrize("chaining", [True, False])
 def test_at_the_end_what_went_in_is_what_came_out(parallelism, chaining):
     env, sink = small_env(parallelism, chaining=chaining), Gathered()
-    stream = env.from_collection(range(1000)).filter(lambda n: n % 2).rebalance().flat_map(lambda n: [n, n])
+    stream = (
+        env.from_collection(range(1000), parallel=True).filter(lambda n: n % 2).rebalance().flat_map(lambda n: [n, n])
+    )
     stream.key_by(lambda n: n % 9).reduce(max).sink_to(sink)
     progress = run(env).last_progress
     counts = [(vertex.records_in, vertex.records_out) for vertex in progress.vertices]
@@ -172,10 +193,12 @@ def test_at_the_end_what_went_in_is_what_came_out(parallelism, chaining):
 def test_a_job_that_is_over_holds_nothing():
     """A worker's last report may come before others have read all of it; while the job runs, that is worth knowing."""
     env = small_env(1)
-    env.from_collection(range(3)).for_each(print)
+    env.from_collection(range(3), parallel=True).for_each(print)
     tracker = Tracker(env._plan(env._graph.nodes(), None))
-    held = SubtaskReport(0, 0, 0, 9, 0, 9, 0, 1, 1, 0, 0, out_pool_used=2, out_pool_size=4, in_queued=1, backlog=2)
-    tracker.report(0, Report(1000, [held]))
+    held = SubtaskReport(
+        vertex=0, subtask=0, records_out=9, busy_ns=1, out_pool_used=2, out_pool_size=4, in_queued=1, backlog=2
+    )
+    tracker.report(0, WorkerReport(1000, [held]))
     tracker.moved(0, 0, 0, TaskState.FINISHED)
 
     def shown(status):

@@ -3,19 +3,22 @@
 import threading
 
 import pytest
-from tests.support_pipeline import NEVER, Batches, Gathered, Silent, failure, run, running, small_env, wait_progress
+from tests.support.marks import Marking, MarkingSource
+from tests.support.pipelines import NEVER, Batches, Gathered, failure, run, running, small_env, wait_progress
 
 import headgate as hg
+from headgate.config import NetworkMemory
 from headgate.coordinator import Coordinator
 from headgate.errors import InsufficientBuffers, TransportError
 from headgate.input import InputGate
 from headgate.worker.environment import Environment
-from headgate.worker.worker import Worker
+from headgate.worker.streaming import StreamingWorker
 
 
 def pipeline(env):
     """Three vertices, two exchanges: two gates and two partitions in each worker."""
-    stream = env.from_collection(range(100)).rebalance().map(lambda n: n).key_by(lambda n: n % 5).reduce(max)
+    source = Batches(*[[list(range(first, 100, 3))] for first in range(3)])
+    stream = env.from_source(source).rebalance().map(lambda n: n).key_by(lambda n: n % 5).reduce(max)
     sink = Gathered()
     stream.sink_to(sink)
     return sink
@@ -47,7 +50,7 @@ def test_a_set_up_that_fails_half_way_is_undone(method, nth, kind, monkeypatch, 
 @pytest.mark.spec("K5", "K6", "M9")
 def test_an_operator_that_cannot_be_made_fails_the_job(caplog):
     env = small_env(2)
-    env.from_collection(range(5)).rebalance().for_each(lambda _: None)
+    env.from_collection(range(5), parallel=True).rebalance().for_each(lambda _: None)
     node = env._graph.pending[-1]
 
     def make():
@@ -62,12 +65,15 @@ def test_an_operator_that_cannot_be_made_fails_the_job(caplog):
 def test_too_few_buffers_are_refused_before_anything_starts(caplog):
     env = small_env(3, memory__network__min="5 KiB", memory__network__max="5 KiB")
     sink = pipeline(env)
-    error = failure(env, InsufficientBuffers)
+    with pytest.raises(InsufficientBuffers) as caught:
+        env.execute_async()
     # In each worker: partitions of 3 (3 + 1 each), gates of 3 channels, 2 of them remote with 2 buffers each.
-    lines = str(error).splitlines()
-    assert lines[0].startswith("the job needs 16 network buffers on this worker, which has 10:")
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith(
+        "the job needs 16 network buffers on worker 0, which has 10 (also too few on worker 1, worker 2)"
+    )
     assert [line.rpartition(" ")[2] for line in lines[1:-1]] == ["4", "4", "4", "4"]
-    assert "collection" in lines[1]
+    assert "Batches (0)" in lines[1]
     assert "memory.network.min = 8KiB" in lines[-1]
     assert sink.calls == [], "nothing was opened"
     assert "did not leave in time" not in caplog.text
@@ -81,15 +87,46 @@ def test_as_many_buffers_as_the_sum_says_are_enough():
     assert len(sink.values) == 100
 
 
+def leaves_marks(env, marks, mode="STREAMING"):
+    """A job that leaves files wherever its code runs; where each worker has 10 buffers, only the last has too few."""
+    env.set_runtime_mode(mode)
+    stream = env.from_source(MarkingSource(marks)).global_().map(Marking(marks)).set_parallelism(1)
+    if mode == "STREAMING":
+        stream = stream.slot_sharing_group("alone")
+    for _ in range(4):
+        stream.broadcast().map(Marking(marks)).set_parallelism(1).for_each(lambda _: None)
+
+
 @pytest.mark.spec("M5", "K5")
-def test_a_worker_with_enough_is_ended_by_one_that_has_not():
-    """The second slot group has a gate for each of many channels: only its worker lacks memory."""
-    env = small_env(4, memory__network__min="5 KiB", memory__network__max="5 KiB")
-    stream = env.from_source(Silent()).global_().map(str).set_parallelism(1).slot_sharing_group("alone")
-    for _ in range(3):
-        stream.broadcast().for_each(lambda _: None).set_parallelism(1)
+@pytest.mark.parametrize("mode", ["STREAMING", "BATCH"])
+def test_no_user_code_runs_in_a_refused_job(tmp_path, mode):
+    """Not even where there is memory enough: the sum is made before any worker starts."""
+    marks, disks = tmp_path / "marks", tmp_path / "disks"
+    marks.mkdir()
+    disks.mkdir()
+    env = small_env(4, memory__network__min="5 KiB", memory__network__max="5 KiB", batch__directories=str(disks))
+    leaves_marks(env, marks, mode)
+    with pytest.raises(InsufficientBuffers, match="which has 10"):
+        env.execute_async()
+    assert list(marks.iterdir()) == []
+    assert list(disks.iterdir()) == []
+
+
+@pytest.mark.spec("M5", "K5", "M9")
+@pytest.mark.parametrize("mode", ["STREAMING", "BATCH"])
+def test_a_worker_with_less_memory_than_the_driver_expects_is_refused(tmp_path, monkeypatch, mode):
+    """Workers on other machines may have less: what they register with is what counts, and nothing is deployed."""
+    marks, disks = tmp_path / "marks", tmp_path / "disks"
+    marks.mkdir()
+    disks.mkdir()
+    monkeypatch.setattr("headgate.worker.run.network_memory", lambda plan: NetworkMemory(10 * 512, None))
+    env = small_env(4, batch__directories=str(disks))
+    leaves_marks(env, marks, mode)
     error = failure(env, InsufficientBuffers)
     assert "which has 10" in str(error)
+    assert [one.name for one in marks.iterdir() if one.name != "splits"] == [], (
+        "the driver has asked for splits, no more"
+    )
 
 
 @pytest.fixture
@@ -101,11 +138,11 @@ def notices(monkeypatch):
         with lock:
             seen.append(what)
 
-    wire, told = Worker.wire, Coordinator._wire
+    locate, told = StreamingWorker.connect, Coordinator._announce_partition
 
-    def noting_wire(self, message):
-        note("wire", self._part.index, message.partition)
-        wire(self, message)
+    def noting_location(self, message):
+        note("location", self._part.index, message.partition)
+        locate(self, message)
 
     def noting_told(self, member, partition):
         note("told", member.number, partition)
@@ -117,37 +154,37 @@ def notices(monkeypatch):
         note("connect", self.name, index)
         connect(self, index, source)
 
-    monkeypatch.setattr(Worker, "wire", noting_wire)
-    monkeypatch.setattr(Coordinator, "_wire", noting_told)
+    monkeypatch.setattr(StreamingWorker, "connect", noting_location)
+    monkeypatch.setattr(Coordinator, "_announce_partition", noting_told)
     monkeypatch.setattr(InputGate, "connect", noting_connect)
     return seen
 
 
 @pytest.mark.spec("P6", "G3")
 @pytest.mark.parametrize("values", [100, 0])
-def test_a_consumer_is_wired_after_the_producers_notice(values, notices):
+def test_a_consumer_is_connected_after_the_producers_notice(values, notices):
     env, sink = small_env(2), Gathered()
-    env.from_collection(range(values)).rebalance().map(lambda n: n).sink_to(sink)
+    env.from_collection(range(values), parallel=True).rebalance().map(lambda n: n).sink_to(sink)
     run(env)
     assert len(sink.values) == values
     told = [what[2] for what in notices if what[0] == "told"]
     assert len(told) == len(set(told)) == 2, "each partition is announced once, also one that only ends"
     for partition in told:
-        wired = [number for number, what in enumerate(notices) if what[0] == "wire" and what[2] == partition]
+        wired = [number for number, what in enumerate(notices) if what[0] == "location" and what[2] == partition]
         assert len(wired) == 2, "by both workers"
         assert notices.index(next(what for what in notices if what[0] == "told" and what[2] == partition)) < min(wired)
     assert sum(what[0] == "connect" for what in notices) == 4
 
 
 @pytest.mark.spec("P6", "G3")
-def test_a_partition_without_data_is_not_wired_until_it_ends(notices):
+def test_a_partition_without_data_is_not_connected_until_it_ends(notices):
     """Split 1 has nothing for as long as the test likes, not even markers; records of split 0 pass meanwhile."""
     env, sink = small_env(2, metrics__latency_interval=0), Gathered()
     env.from_source(Batches([[1, 2], NEVER], [NEVER])).rebalance().map(lambda n: n).sink_to(sink)
     with running(env):
         sink.wait_for(2)
         assert {what[2].subtask for what in notices if what[0] == "told"} == {0}
-        assert {what[2].subtask for what in notices if what[0] == "wire"} == {0}
+        assert {what[2].subtask for what in notices if what[0] == "location"} == {0}
 
 
 @pytest.mark.spec("P6")
@@ -167,5 +204,5 @@ def test_a_worker_that_cannot_begin_fails_the_job(monkeypatch):
 
     monkeypatch.setattr(Environment, "join", fails)
     env = small_env(2)
-    env.from_collection(range(5)).for_each(lambda _: None)
+    env.from_collection(range(5), parallel=True).for_each(lambda _: None)
     assert "no port left" in str(failure(env))

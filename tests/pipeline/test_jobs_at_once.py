@@ -5,8 +5,8 @@ import sys
 import threading
 
 import pytest
-from tests.support import Thread
-from tests.support_pipeline import END_S, Endless, Gathered, collected, failure, run, small_env
+from tests.support.pipelines import END_S, Endless, Gathered, collected, failure, run, small_env
+from tests.support.threads import Thread
 
 import headgate as hg
 from headgate.coordinator import Coordinator, JobStatus
@@ -15,7 +15,7 @@ from headgate.coordinator import Coordinator, JobStatus
 @pytest.mark.spec("M9")
 def test_jobs_at_once_do_not_touch_each_other():
     def job(number):
-        stream = small_env(2).from_collection(range(300)).rebalance().map(lambda n: (number, n))
+        stream = small_env(2).from_collection(range(300), parallel=True).rebalance().map(lambda n: (number, n))
         return sorted(collected(stream.key_by(lambda pair: pair[1] % 7).reduce(max)))
 
     results = [thread.end() for thread in [Thread(lambda n=n: job(n)) for n in range(4)]]
@@ -31,7 +31,7 @@ def test_one_that_fails_or_is_cancelled_leaves_the_other_alone():
     job = endless.execute_async()
     sink.wait_for(1)
     failing = small_env(2)
-    failing.from_collection(range(5)).rebalance().map(lambda n: 1 // (n - 3)).for_each(lambda _: None)
+    failing.from_collection(range(5), parallel=True).rebalance().map(lambda n: 1 // (n - 3)).for_each(lambda _: None)
     failure(failing, hg.UserCodeError)
     cancelled, other = small_env(2), Gathered()
     cancelled.from_source(Endless()).rebalance().sink_to(other)
@@ -67,7 +67,7 @@ def test_each_subtask_has_its_own_copy_of_a_function():
             return self.seen
 
     function = Counting()
-    got = collected(small_env(3).from_collection(range(30)).set_parallelism(1).rebalance().map(function))
+    got = collected(small_env(3).from_collection(range(30), parallel=True).set_parallelism(1).rebalance().map(function))
     assert sorted(got) == sorted([*range(1, 11)] * 3)
     assert function.seen == 0
 
@@ -81,7 +81,7 @@ def test_a_plan_that_cannot_be_copied_leaves_nothing():
             return value
 
     env = small_env(2)
-    env.from_collection(range(3)).map(Locked()).name("culprit").for_each(lambda _: None)
+    env.from_collection(range(3), parallel=True).map(Locked()).name("culprit").for_each(lambda _: None)
     with pytest.raises((TypeError, hg.HeadgateError), match="culprit"):
         env.execute_async()
 
@@ -90,7 +90,7 @@ def test_the_switch_interval_is_restored():
     before_s = sys.getswitchinterval()
     try:
         for _ in range(3):
-            assert len(collected(small_env(4).from_collection(range(10)).rebalance().map(str))) == 10
+            assert len(collected(small_env(4).from_collection(range(10), parallel=True).rebalance().map(str))) == 10
             assert sys.getswitchinterval() == before_s
     finally:
         sys.setswitchinterval(before_s)
@@ -100,7 +100,7 @@ def test_the_switch_interval_is_restored():
 def test_many_jobs_one_after_the_other_leave_nothing():
     threads = threading.active_count()
     for number in range(10):
-        assert len(collected(small_env(2).from_collection(range(number)).rebalance().map(str))) == number
+        assert len(collected(small_env(2).from_collection(range(number), parallel=True).rebalance().map(str))) == number
         assert threading.active_count() == threads, "when a job is over, so are its threads"
 
 
@@ -114,7 +114,7 @@ def test_a_function_that_is_stuck_is_named_and_not_waited_for_for_ever(monkeypat
         inside.set()
         go.wait(END_S)
 
-    env.from_collection(range(3)).rebalance().sink_to(Gathered(each=hang)).name("stuck one")
+    env.from_collection(range(3), parallel=True).rebalance().sink_to(Gathered(each=hang)).name("stuck one")
     job = env.execute_async()
     try:
         assert inside.wait(END_S)
@@ -135,5 +135,5 @@ def test_user_counters_are_added_up():
             return value % 3 == 0
 
     env = small_env(2)
-    env.from_collection(range(30)).filter(Rejecting()).for_each(lambda _: None)
+    env.from_collection(range(30), parallel=True).filter(Rejecting()).for_each(lambda _: None)
     assert run(env).last_progress.vertices[0].counters == {"kept": 10, "rejected": 20}

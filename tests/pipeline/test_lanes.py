@@ -4,11 +4,11 @@ import threading
 from contextlib import contextmanager
 
 import pytest
-from tests.support_pipeline import END_S, Batches, Gathered, cut, run, running, small_env, wait_progress
+from tests.support.pipelines import END_S, Batches, Gathered, cut, run, running, small_env, wait_progress
 
+from headgate.control.messages import TaskState
 from headgate.net.peers import Peer
 from headgate.worker import setup
-from headgate.worker.messages import TaskState
 
 COUNT, COPIES = 1000, 3  # records of each source, of 2 KB, and what the first relays make of each
 TINY = {
@@ -24,7 +24,7 @@ TINY = {
 
 @pytest.fixture
 def opened(monkeypatch):
-    """The connections that workers of this process have had: who, with whom, in which lane."""
+    """The connections of this process's workers: the two workers, and the connection group."""
     found, proved = set(), Peer.proved
 
     def remember(peer, connection):
@@ -118,7 +118,13 @@ def test_with_credit_two_workers_keep_one_connection(opened):
 @pytest.mark.spec("N5")
 def test_a_sink_in_the_driver_is_read_in_the_lane_of_what_it_reads(opened):
     env = small_env(2, network__flow_control="tcp", **TINY)
-    stream = env.from_collection(range(2000)).rebalance().map(lambda n: (n, "x" * 90)).rebalance().map(lambda one: one)
+    stream = (
+        env.from_collection(range(2000), parallel=True)
+        .rebalance()
+        .map(lambda n: (n, "x" * 90))
+        .rebalance()
+        .map(lambda one: one)
+    )
     assert sorted(n for n, _ in stream.execute_and_collect()) == list(range(2000))
     assert {lane for one, other, lane in opened if 2 in {one, other}} == {2}
 

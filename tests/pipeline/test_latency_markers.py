@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from tests.support_pipeline import (
+from tests.support.pipelines import (
     NEVER,
     Batches,
     Endless,

@@ -6,11 +6,12 @@ import time
 from itertools import pairwise
 
 import pytest
-from tests.support_pipeline import Endless, Gathered, run, running, small_env, wait_progress
-from tests.support_streams import wait_until
+from tests.support.pipelines import Endless, Gathered, run, running, small_env, wait_progress
+from tests.support.waiting import wait_until
 
+import headgate as hg
+from headgate.control.messages import TaskState
 from headgate.observe import TaskLine
-from headgate.worker.messages import TaskState
 
 
 def slow(over, seconds=0.005):
@@ -41,6 +42,7 @@ def held_back(progress):
 
 
 @pytest.mark.spec("B2")
+@pytest.mark.timing
 def test_a_slow_consumer_is_busy_and_its_producer_back_pressured_in_the_past_too():
     env, over = small_env(2), threading.Event()
     env.from_source(Endless(batch=50)).rebalance().map(slow(over)).name("slow").for_each(lambda _: None)
@@ -117,6 +119,7 @@ def in_turns(over, turn):
 
 
 @pytest.mark.spec("B2")
+@pytest.mark.timing
 def test_bottlenecks_that_take_turns_are_seen_though_the_mean_of_a_second_shows_nothing():
     env, over = small_env(1, chaining=False, network__max_buffers_per_channel=2), threading.Event()
     stream = env.from_source(Endless(batch=1)).map(
@@ -174,3 +177,35 @@ def test_a_job_without_an_interval_has_no_past_but_figures():
             assert job.timeline().steps == 0
         finally:
             over.set()
+
+
+@pytest.mark.spec("K1", "B2")
+@pytest.mark.parametrize("mode", ["STREAMING", "BATCH"])
+def test_every_chained_operator_counts_records_in_and_out_and_side_outputs_too(mode):
+    class Sort(hg.ProcessFunction):
+        def process_element(self, value, ctx):
+            yield (hg.OutputTag("odd"), value) if value % 2 else value
+            if value > 90:
+                yield hg.OutputTag("late"), value
+
+    env = small_env(2, execution__runtime_mode=mode)
+    even = env.from_collection(range(100)).flat_map(lambda n: [n, n]).name("twice").process(Sort()).name("sort")
+    even.map(str).name("text").rebalance().map(str.strip).name("strip").sink_to(Gathered()).name("kept")
+    even.get_side_output(hg.OutputTag("odd")).filter(lambda n: n > 50).name("large").sink_to(Gathered()).name("odd")
+    view = run(env).view()
+    found = {}
+    for graph, progress in zip(view.graph.vertices, view.progress.vertices, strict=True):
+        for name, one in zip(graph.operators, progress.operators, strict=True):
+            found[name] = (one.records_in, one.records_out, one.side_outputs)
+        for task in progress.subtasks:
+            assert len(task.operators) == len(graph.operators)
+    assert found == {
+        "collection": (100, 100, {}),
+        "twice": (100, 200, {}),
+        "sort": (200, 100, {"odd": 100, "late": 18}),
+        "text": (100, 100, {}),
+        "strip": (100, 100, {}),
+        "kept": (100, 0, {}),
+        "large": (100, 50, {}),
+        "odd": (50, 0, {}),
+    }

@@ -3,8 +3,7 @@
 import threading
 
 import pytest
-from tests.support import Thread
-from tests.support_pipeline import (
+from tests.support.pipelines import (
     END_S,
     NEVER,
     Batches,
@@ -19,9 +18,10 @@ from tests.support_pipeline import (
     states,
     wait_progress,
 )
+from tests.support.threads import Thread
 
+from headgate.control.messages import TaskState
 from headgate.coordinator import JobStatus
-from headgate.worker.messages import TaskState
 
 
 @pytest.mark.spec("P4", "P6")

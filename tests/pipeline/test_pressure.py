@@ -1,13 +1,13 @@
-"""Looking at a job that runs: who is held back, in which function the others are, and nothing unasked."""
+"""Samples of a running job: tasks in back pressure, the functions of the others, and no samples without a request."""
 
 import inspect
 import threading
 import time
 
 import pytest
-from tests.support import Thread
-from tests.support_pipeline import END_S, Endless, Gathered, run, running, small_env
-from tests.support_streams import wait_until
+from tests.support.pipelines import END_S, Endless, Gathered, run, running, small_env
+from tests.support.threads import Thread
+from tests.support.waiting import wait_until
 
 from headgate.coordinator import JobStatus
 from headgate.errors import HeadgateError
@@ -34,7 +34,7 @@ def pressure_when(job, condition):
 
 
 def answer(asking):
-    """What was found for one who asked; None: the job has ended before."""
+    """Return the samples of a request; None: the job has ended before."""
     try:
         return asking.end()
     except HeadgateError as error:
@@ -79,6 +79,7 @@ def test_a_producer_whose_consumer_is_stuck_is_held_back_and_the_consumer_is_not
 
 
 @pytest.mark.spec("B1")
+@pytest.mark.timing
 def test_a_producer_that_nobody_holds_back_is_ok():
     env = small_env(1, **QUICK)
     env.from_source(Endless(pause_s=0.002)).rebalance().sink_to(Gathered())
@@ -88,6 +89,7 @@ def test_a_producer_that_nobody_holds_back_is_ok():
         assert found.vertices[1].subtasks[0].idle > 0
 
 
+@pytest.mark.timing
 def test_the_slow_function_of_a_chain_is_named_with_its_line():
     def quick(value):
         return value
@@ -201,7 +203,7 @@ def test_a_finished_job_can_be_looked_at_and_kept():
     assert texts[-1] == "the job has finished"
     assert "the job begins, with 2 workers" in texts
     assert any(text.endswith("all 2 tasks have finished") for text in texts)
-    with pytest.raises(HeadgateError, match="nobody had its tasks sampled"):
+    with pytest.raises(HeadgateError, match="its tasks were not sampled while it ran"):
         job.pressure()
 
 

@@ -6,7 +6,7 @@ from itertools import count
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, example, given, settings
-from tests.support_pipeline import Batches, collected, cut, small_env
+from tests.support.pipelines import Batches, collected, cut, small_env
 
 import headgate as hg
 

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from tests.support_pipeline import Batches, Gathered, WithSubtask, collected, cut, failure, run, small_env
+from tests.support.pipelines import Batches, Gathered, WithSubtask, collected, cut, failure, run, small_env
 
 import headgate as hg
 
@@ -125,7 +125,7 @@ def test_rescale_stays_nearby(producers, consumers):
     seen = shipped(stream.rescale(), consumers)
     assert sorted(value for values in seen.values() for _, value in values) == list(range(120))
     pairs = {(before, subtask) for subtask, values in seen.items() for before, _ in values}
-    assert {after for _, after in pairs} == set(range(consumers)), "nobody goes without"
+    assert {after for _, after in pairs} == set(range(consumers)), "every consumer receives records"
     assert len(pairs) == max(producers, consumers), "fewer channels than all with all"
 
 

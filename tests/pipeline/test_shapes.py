@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from tests.support_pipeline import Gathered, WithSubtask, collected, run, small_env
+from tests.support.pipelines import Gathered, WithSubtask, collected, run, small_env
 
 import headgate as hg
 
@@ -183,7 +183,7 @@ def test_chaining_changes_threads_and_not_results(tune):
 @pytest.mark.spec("T2", "T3")
 def test_slot_groups_have_workers_of_their_own():
     env = small_env(2)
-    stream = env.from_collection(range(100)).slot_sharing_group("left").map(lambda n: n)
+    stream = env.from_collection(range(100), parallel=True).slot_sharing_group("left").map(lambda n: n)
     sink = Gathered()
     stream.rebalance().map(WithSubtask()).slot_sharing_group("right").set_parallelism(3).sink_to(sink).set_parallelism(
         3
@@ -242,3 +242,27 @@ def test_arrow_batches_cross_exchanges():
     )
     got = collected(batches.rebalance().map_batches(lambda batch: batch, form="arrow").from_arrow("dict"))
     assert sorted(row["n"] for row in got) == list(range(1, 201))
+
+
+@pytest.mark.spec("K1")
+@BOTH
+@pytest.mark.parametrize("mode", ["STREAMING", "BATCH"])
+@pytest.mark.parametrize("reuse", [False, True])
+def test_a_split_stream_goes_several_ways_which_share_nothing(mode, reuse, chaining):
+    def spoil(value):
+        value.append("spoilt")
+        return value
+
+    env = small_env(2, chaining=chaining, execution__runtime_mode=mode, execution__object_reuse=reuse)
+    values = env.from_collection([[n] for n in range(30)])
+    split = values.split(lambda value: [name for name, by in (("even", 2), ("third", 3)) if value[0] % by == 0])
+    even, third = split.select("even").map(spoil), split.select("third").map(spoil)
+    sinks = [Gathered() for _ in range(4)]
+    for stream, sink in zip([even, third, split.select("even", "third"), split.select("even")], sinks, strict=True):
+        stream.sink_to(sink)
+    run(env)
+    found = [sorted(sink.values) for sink in sinks]
+    assert found[0] == [[n, "spoilt"] for n in range(0, 30, 2)]
+    assert found[1] == [[n, "spoilt"] for n in range(0, 30, 3)]
+    assert found[2] == [[n] for n in range(30) if n % 2 == 0 or n % 3 == 0]
+    assert found[3] == [[n] for n in range(0, 30, 2)]

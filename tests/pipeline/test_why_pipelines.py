@@ -8,9 +8,9 @@ import time
 from functools import partial
 
 import pytest
-from tests.support_links import Link
-from tests.support_pipeline import run, running, wait_progress
-from tests.support_slow import (
+from tests.support.links import Link
+from tests.support.pipelines import run, running, wait_progress
+from tests.support.slow_pipelines import (
     HOT_KEY,
     HOT_SHARE,
     QUICK,
@@ -25,6 +25,7 @@ from tests.support_slow import (
     drop,
     is_in,
     look_up,
+    look_up_together,
     nap,
 )
 
@@ -38,6 +39,7 @@ def environment(parallelism=1, **settings):
     return env.disable_operator_chaining()
 
 
+@pytest.mark.timing
 def test_a_map_that_computes():
     env = environment()
     env.from_source(Numbers()).map(burn).for_each(drop)
@@ -46,6 +48,7 @@ def test_a_map_that_computes():
         assert is_in(found.function, burn), found
 
 
+@pytest.mark.timing
 def test_a_map_that_waits():
     env = environment(2)
     env.from_source(Numbers()).map(look_up).for_each(drop)
@@ -54,6 +57,21 @@ def test_a_map_that_waits():
         assert is_in(found.function, look_up), found
 
 
+@pytest.mark.timing
+@pytest.mark.spec("B2")
+def test_coroutines_that_wait():
+    env = environment()
+    env.from_source(Numbers()).map_async(look_up_together, capacity=2).for_each(drop)
+    with asked(env) as (found, view):
+        waits = view.progress.vertices[1]
+        assert waits.waiting > 0.5 > waits.busy
+        assert waits.busy + waits.idle + waits.back_pressured + waits.waiting == pytest.approx(1)
+        assert (found.cause, found.operator) == (Cause.WAITING, "map_async(look_up_together)"), found
+        assert is_in(found.function, look_up_together), found
+        assert "capacity" in found.advice
+
+
+@pytest.mark.timing
 def test_a_key_that_most_records_have():
     env = environment(2)
     env.from_source(Cities()).key_by(lambda record: record[0]).map(nap).for_each(drop)
@@ -64,6 +82,7 @@ def test_a_key_that_most_records_have():
         assert found.share == pytest.approx(HOT_SHARE, abs=0.15)
 
 
+@pytest.mark.timing
 def test_a_partitioner_that_knows_one_subtask():
     env = environment(2)
     env.from_source(Numbers()).partition_custom(lambda n, channels: channels - 1).map(nap).for_each(drop)
@@ -80,13 +99,14 @@ def link(request, monkeypatch):
 
 
 def over_a_link(**settings):
-    """A source in one worker, and who reads from it in another."""
+    """A source in one worker, and its reader in another."""
     env = environment(1, **settings)
     env.from_source(Numbers()).map(str).slot_sharing_group("elsewhere").for_each(drop)
     return env
 
 
 @pytest.mark.parametrize("link", [{"delay_s": 0.1}], indirect=True)
+@pytest.mark.timing
 def test_too_few_buffers_for_a_long_link(link):
     env = over_a_link(
         network__buffers_per_channel=1,
@@ -99,6 +119,7 @@ def test_too_few_buffers_for_a_long_link(link):
 
 
 @pytest.mark.parametrize("link", [{"bytes_per_s": 30_000}], indirect=True)
+@pytest.mark.timing
 def test_a_thin_link(link):
     # Far more is under way than the kernel has room for along a link, so that what is unsent stays with the sender.
     env = over_a_link(memory__segment_size="32 KiB", memory__network__min="8 MiB", memory__network__max="8 MiB")
@@ -107,6 +128,7 @@ def test_a_thin_link(link):
         assert found.exchange == view.graph.edges[0].id
 
 
+@pytest.mark.timing
 def test_a_sink_that_waits():
     env = environment()
     env.from_source(Numbers()).map(str).for_each(look_up)
@@ -116,15 +138,17 @@ def test_a_sink_that_waits():
         assert "waits" in found.summary
 
 
+@pytest.mark.timing
 def test_a_sink_that_computes():
     env = environment()
     env.from_source(Numbers()).map(str).for_each(burn)
     with asked(env) as (found, _):
         assert (found.cause, found.vertex, found.operator, found.subtask) == (Cause.SINK, 2, "for_each(burn)", 0)
         assert is_in(found.function, burn), found
-        assert "as much to do" in found.summary
+        assert "works as fast as it can" in found.summary
 
 
+@pytest.mark.timing
 def test_a_source_that_has_little_to_give():
     env = environment(2)
     env.rate(20).map(str).for_each(drop)
@@ -133,6 +157,7 @@ def test_a_source_that_has_little_to_give():
         assert found.operator == view.graph.vertices[0].operators[0]
 
 
+@pytest.mark.timing
 def test_a_source_that_is_the_limit_itself():
     env = environment()
     env.from_source(HardNumbers()).map(str).for_each(drop)
@@ -141,6 +166,7 @@ def test_a_source_that_is_the_limit_itself():
         assert is_in(found.function, burn), found
 
 
+@pytest.mark.timing
 def test_two_that_take_turns():
     def slow(begin, end, record):
         if begin <= time.monotonic() % 1.0 < end:
@@ -155,12 +181,13 @@ def test_two_that_take_turns():
         assert any(one.startswith("they alternate") and other in one for one in found.evidence), found
 
 
+@pytest.mark.timing
 def test_nothing_where_everybody_has_something_to_do_and_room():
     env = environment()
     env.from_source(LeisurelyNumbers()).map(lambda n: time.sleep(0.03)).for_each(drop)
     with asked(env, held=False) as (found, _):
         assert (found.cause, found.vertex) == (Cause.NONE, None), found
-        assert "room" in found.summary
+        assert "no bottleneck" in found.summary
 
 
 def test_nothing_where_the_job_is_over():
@@ -173,8 +200,9 @@ def test_nothing_where_the_job_is_over():
     assert "over" in found.summary
 
 
+@pytest.mark.timing
 def test_a_batch_job_is_held_back_by_what_runs(tmp_path):
-    """What reads from disk waits for nobody, and nobody for it: the work of the region that runs is the limit."""
+    """A task that reads from disk waits for no other task: the work of the running region is the limit."""
     env = hg.environment(
         local=True, parallelism=2, runtime_mode="BATCH", settings={**QUICK, "batch.directories": str(tmp_path)}
     )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support_victim import (
+from tests.support.fuzz_target import (
     ATTEMPT,
     CHANNELS,
     EVENTS,

@@ -5,11 +5,11 @@ import tempfile
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support_blocking import SIZE, Reading, Rig
+from tests.support.blocking_partition import SIZE, Reading, Rig
 
 from headgate.buffer import UNCHANNELLED
 from headgate.config import Compression
-from headgate.output import Turn
+from headgate.output import StepResult
 from headgate.record import EndOfPartition, UserEvent
 from headgate.record.element import encode_event
 
@@ -52,7 +52,7 @@ def check(rig, most):
     assert all(reading.reader.readable <= most for reading in rig.readings)
     for reading in rig.readings:
         if not reading.reader.closed:
-            assert reading.reader.announced is bool(reading.reader.readable)
+            assert reading.reader.notified is bool(reading.reader.readable)
 
 
 @pytest.mark.spec("P3", "M4", "M9")
@@ -97,7 +97,7 @@ def test_every_reader_gets_its_own_in_order(things, script, segments, most, comp
             for reading, some in zip(rig.readings, found, strict=True):
                 while not reading.reader.closed and (one := reading.take()) is not None:
                     some.append(one)
-            if rig.step() is not Turn.READ:
+            if rig.step() is not StepResult.READ:
                 break
         for reading, some in zip(rig.readings, found, strict=True):
             if not reading.reader.closed:

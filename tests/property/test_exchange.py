@@ -10,7 +10,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support import Exchange, HookedSync, Thread, unnamed_files, values_of
+from tests.support.exchange import Exchange, values_of
+from tests.support.leaks import unnamed_files
+from tests.support.syncs import HookedSync
+from tests.support.threads import Thread
 
 from headgate.output import Broadcast, Custom, Forward, Global, Hash, Rebalance, Rescale, Shuffle
 from headgate.output.columns import ColumnWriter, HashColumns

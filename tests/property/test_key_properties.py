@@ -106,9 +106,9 @@ TYPES: list[tuple[pa.DataType, st.SearchStrategy[object]]] = [
     (pa.uint16(), ints(16, signed=False)),
     (pa.uint32(), ints(32, signed=False)),
     (pa.uint64(), ints(64, signed=False)),
-    (pa.float16(), st.floats(width=16)),
-    (pa.float32(), st.floats(width=32)),
-    (pa.float64(), st.floats() | st.integers(-1000, 1000).map(float)),
+    (pa.float16(), st.floats(width=16, allow_nan=False)),
+    (pa.float32(), st.floats(width=32, allow_nan=False)),
+    (pa.float64(), st.floats(allow_nan=False) | st.integers(-1000, 1000).map(float)),
     (pa.string(), texts),
     (pa.large_string(), texts),
     (pa.string_view(), texts),
@@ -117,7 +117,7 @@ TYPES: list[tuple[pa.DataType, st.SearchStrategy[object]]] = [
     (pa.binary(5), st.binary(min_size=5, max_size=5)),
     (pa.binary(70), st.binary(min_size=70, max_size=70)),
     (pa.dictionary(pa.int8(), pa.string()), st.sampled_from(["a", "b", "c" * 100])),
-    (pa.dictionary(pa.int32(), pa.float64()), st.floats()),
+    (pa.dictionary(pa.int32(), pa.float64()), st.floats(allow_nan=False)),
     (pa.date32(), st.dates()),
     (pa.date64(), st.dates()),
     (pa.timestamp("s"), moments("s")),
@@ -160,7 +160,9 @@ def test_a_column_hashes_like_its_values(kind: pa.DataType, values: st.SearchStr
     check()
 
 
-@given(st.lists(st.tuples(st.none() | texts, st.none() | ints(64), st.none() | st.floats()), max_size=30))
+@given(
+    st.lists(st.tuples(st.none() | texts, st.none() | ints(64), st.none() | st.floats(allow_nan=False)), max_size=30)
+)
 def test_columns_hash_like_tuples(rows: list[tuple[str | None, int | None, float | None]]) -> None:
     arrays = [
         pa.array([row[0] for row in rows], pa.string()),
@@ -175,7 +177,7 @@ def test_columns_hash_like_tuples(rows: list[tuple[str | None, int | None, float
         assert hash_array(structs[1:]).tolist() == expected[1:]
 
 
-@given(st.lists(st.floats(), max_size=50))
+@given(st.lists(st.floats(allow_nan=False), max_size=50))
 def test_floats_hash_like_the_whole_numbers_they_are(values: list[float]) -> None:
     whole_numbers = [int(value) for value in values if math.isfinite(value) and value.is_integer()]
     array = pa.array([float(number) for number in whole_numbers], pa.float64())

@@ -7,12 +7,12 @@ from contextlib import contextmanager, suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support_files import opened, read, writer
+from tests.support.partition_files import opened, read, writer
 
 from headgate.config import Compression
 from headgate.errors import CorruptStream, StorageError
-from headgate.output.partition_file import ALL, PartitionFile
-from headgate.output.partition_format import HEADER, TRAILER, Header, Index, place_of_index, trailer
+from headgate.output.disk.file import ALL, PartitionFile
+from headgate.output.disk.format import HEADER, TRAILER, Header, Index, index_location, trailer
 
 pytestmark = pytest.mark.spec("P3")
 
@@ -147,7 +147,7 @@ def test_an_index_that_lies_is_a_storage_error(partition, choices):
         path = os.path.join(place, "a.partition")
         with open(path, "rb") as file:
             content = file.read()
-        offset, size, _ = place_of_index(content[-TRAILER.size :], len(content))
+        offset, size, _ = index_location(content[-TRAILER.size :], len(content))
         index = bytearray(content[offset : offset + size])
         at = choices.draw(st.integers(0, len(index) - 1))
         index[at] ^= choices.draw(st.integers(1, 255))
@@ -166,7 +166,7 @@ def test_an_index_that_lies_is_a_storage_error(partition, choices):
                         if chunks.is_event(number):
                             file.read_event(chunks, number)
                         else:
-                            file.read_into(chunks, number, memoryview(bytearray(SEGMENT)))
+                            file.read_many(chunks, number, [memoryview(bytearray(SEGMENT))])
         finally:
             file.close()
 
@@ -194,7 +194,7 @@ numbers = st.one_of(st.integers(0, 100), st.integers(0, 2**64 - 1))
 def test_any_bytes_are_a_trailer_or_corrupt(offset, size, magic, file_size):
     content = TRAILER.pack(offset, size, 0, magic)
     try:
-        offset, size, _ = place_of_index(content, file_size)
+        offset, size, _ = index_location(content, file_size)
     except CorruptStream:
         return
     assert offset >= HEADER.size

@@ -21,7 +21,8 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from tests.support_buffers import ScriptedSync, give, make_network, wrap
+from tests.support.buffers import give, make_network, wrap
+from tests.support.syncs import ScriptedSync
 
 from headgate.buffer import (
     UNCHANNELLED,

@@ -5,12 +5,12 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support_schedule import Cluster, Numbers, planned
+from tests.support.schedule import Cluster, Numbers, planned
 
-from headgate.coordinator.schedule import Verdict
+from headgate.coordinator.schedule import FailureResponse
 from headgate.graph import Edge, Ship, ShipKind, StreamGraph
 from headgate.graph.regions import Regions
-from headgate.task.basic import PassOn
+from headgate.task.operators.basic import PassOn
 
 SEEDS = st.integers(0, 2**32)
 SHIPS = (None, ShipKind.REBALANCE, ShipKind.RESCALE, ShipKind.HASH, ShipKind.BROADCAST, ShipKind.GLOBAL)
@@ -58,10 +58,10 @@ class Story:
             assert self.cluster.running, "something can always be run"
             self.disturb()
             verdict = self.step()
-            if verdict is Verdict.GIVE_UP:
+            if verdict is FailureResponse.FAIL_JOB:
                 self.check_surrender()
                 return False
-            if verdict is Verdict.NEW_ATTEMPT:
+            if verdict is FailureResponse.NEW_ATTEMPT:
                 assert not self.cluster.start(), "nothing is started any more"
                 self.leave()
         self.cluster.check_result()
@@ -70,13 +70,13 @@ class Story:
     def gather(self):
         self.cluster.gather([self.random.choice(self.machines) for _ in range(self.cluster.members)])
 
-    def step(self) -> Verdict:
+    def step(self) -> FailureResponse:
         """The next thing that happens to a run."""
         worker = self.random.choice(sorted(self.cluster.running))
         fault = self.random.randrange(8) if self.faults else 0
         if fault not in (1, 2, 3):
             self.cluster.finish(worker)
-            return Verdict.NOTHING
+            return FailureResponse.IGNORE
         self.faults -= 1
         if fault == 1:
             return self.cluster.fail(worker)
@@ -86,8 +86,8 @@ class Story:
             worker = self.random.randrange(self.cluster.members)  # perhaps one that does nothing
         needed = self.cluster.schedule.needs(worker)
         verdict = self.cluster.lose(worker)
-        assert needed is (verdict is not Verdict.NOTHING)
-        if verdict is Verdict.NOTHING:
+        assert needed is (verdict is not FailureResponse.IGNORE)
+        if verdict is FailureResponse.IGNORE:
             # Nobody needs it: a new one in its place is as good as none.
             assert worker not in {self.cluster.regions.worker(one) for one in self.cluster.schedule.unfinished}
             assert fault != 2 or not self.cluster.running or self.undo_writing()
@@ -126,7 +126,7 @@ class Story:
             region, run = self.random.choice(self.cluster.past)
             before = repr(vars(schedule))
             assert schedule.finished(region, run) == []
-            assert schedule.failed(region, run) is Verdict.NOTHING
+            assert schedule.failed(region, run) is FailureResponse.IGNORE
             assert repr(vars(schedule)) == before
 
     def check_surrender(self):

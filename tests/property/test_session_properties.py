@@ -10,9 +10,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.support_remote import Remote
-from tests.support_sessions import PLENTY, Producer, partition
-from tests.support_wire import Pipe
+from tests.support.frames import Pipe
+from tests.support.producer_session import PLENTY, Producer, partition
+from tests.support.remote_channel import Remote
 
 from headgate.buffer import Buffer, BufferSlice
 from headgate.errors import Cancelled, PartitionNotFound, ProducerFailed, error_from_wire
@@ -33,7 +33,7 @@ from headgate.wire import (
     RequestPartition,
     SendTaskEvent,
 )
-from headgate.wire.states import ConsumerState
+from headgate.wire.states import ConsumerState, ProducerState
 
 EVERYTHING = 10**9
 credits_ = st.sampled_from([0, 0, 1, 2, None])
@@ -238,6 +238,16 @@ class SessionMachine(RuleBasedStateMachine):
         self.up.deliver(EVERYTHING, self.hear_consumer)
         self.send(PLENTY)
         self.down.deliver(EVERYTHING, self.hear_producer)
+        self.more_than_half_of_each_backlog_is_known()
+
+    def more_than_half_of_each_backlog_is_known(self) -> None:
+        """Of each channel that has data and no credit for it."""
+        for stream in self.producer.session.streams.values():
+            if stream.ledger is None or stream.ledger.available or stream.state is not ProducerState.SENDING:
+                continue
+            supply, channel = stream.supply, self.channels[stream.receiver]
+            if supply is not None and supply.notified and supply.next_is_data and not channel.cancelled:
+                assert 2 * channel.backlog > supply.backlog
 
     @rule()
     def ask(self) -> None:
@@ -422,7 +432,7 @@ class SegmentMachine(RuleBasedStateMachine):
 
     @rule(which=both)
     def read(self, which: int) -> None:
-        taken = self.remotes[which].poll() if self.remotes[which].channel.announced else None
+        taken = self.remotes[which].poll() if self.remotes[which].channel.notified else None
         if taken is not None:
             assert bytes(taken.memory) == b"%d" % self.read_so_far[which]
             assert taken.offset == self.read_so_far[which] % 64
@@ -458,7 +468,7 @@ class SegmentMachine(RuleBasedStateMachine):
         self.tell_backlog(which)
         self.announce(which)
         self.send(which)
-        while self.remotes[which].channel.announced:
+        while self.remotes[which].channel.notified:
             self.read(which)
             self.give_back(0)
 
@@ -485,7 +495,7 @@ class SegmentMachine(RuleBasedStateMachine):
     def no_segment_is_in_two_places(self) -> None:
         memory, pool = self.remotes[0].memory.statistics(), self.remotes[0].pool.statistics()
         assert memory.free + pool.held + memory.exclusive == memory.total
-        arrived = [taken for remote in self.remotes for taken in remote.channel._arrived]
+        arrived = [taken for remote in self.remotes for taken in remote.channel._unread]
         taken = sum(one.buffer.owner is self.remotes[0].pool for one in [*arrived, *self.held])
         in_use = pool.held - pool.available
         assert sum(remote.now.floating for remote in self.remotes) + taken + pool.lent == in_use
@@ -503,7 +513,7 @@ class SegmentMachine(RuleBasedStateMachine):
                 self.tell_backlog(which)
                 self.announce(which)
                 self.send(which)
-                while self.remotes[which].channel.announced:
+                while self.remotes[which].channel.notified:
                     self.read(which)
                     while self.held:
                         self.give_back(0)

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support_why import job, samples
+from tests.support.diagnosed_jobs import job, samples
 
+from headgate.control.messages import TaskState
 from headgate.observe import (
     ChannelProgress,
     ConnectionProgress,
@@ -25,7 +26,6 @@ from headgate.observe import (
     WorkerProgress,
 )
 from headgate.observe.why import diagnose, render
-from headgate.worker.messages import TaskState
 
 names = st.sampled_from(["a", "b -> c", "map_async(f)", "", "\x1b"])
 shares = st.floats(-0.5, 1.5) | st.sampled_from([0.0, 1.0, float("nan"), float("inf")])
@@ -146,7 +146,7 @@ pressures = st.none() | st.builds(
 
 @settings(max_examples=200)
 @given(views(), st.lists(timelines_of_any, max_size=3), pressures)
-def test_any_view_gets_an_answer(view: JobView, past: list[Timeline], pressure: Pressure | None):
+def test_every_view_has_a_diagnosis(view: JobView, past: list[Timeline], pressure: Pressure | None):
     found = diagnose(view, past, pressure)
     assert isinstance(found, Diagnosis)
     assert found.summary

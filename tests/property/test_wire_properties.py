@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.support_wire import Message, Pipe, Said, assemble, request, whole_decoder, write
+from tests.support.frames import Message, Pipe, Said, assemble, request, whole_decoder, write
 
 from headgate.errors import InvariantViolated, RemoteProtocolError
 from headgate.ids import AttemptId
@@ -72,6 +72,7 @@ control_frames: st.SearchStrategy[Frame] = st.one_of(
     st.builds(SendTaskEvent, u32s, attempts, st.binary(max_size=MAX_TASK_EVENT_BYTES)),
     st.builds(AnnounceBacklog, u32s, backlogs),
     st.builds(ReportError, u32s, st.integers(0, 0xFFFF), texts(MAX_ERROR_TEXT_BYTES)),
+    st.builds(ReportError, st.integers(0, 2**32 - 2), st.just(23), texts(MAX_ERROR_TEXT_BYTES), st.just(False)),
     st.just(Close()),
     st.just(KeepAlive()),
 )
@@ -119,7 +120,9 @@ def test_any_frame_comes_back(frame: Frame) -> None:
     wire = encode_frame(frame)
     length, kind, flag = PREFIX.unpack_from(wire)
     assert (length, kind) == (len(wire) - 4, frame.TYPE)
-    assert flag == (isinstance(frame, RequestPartition) and frame.credit is None)
+    uncredited = isinstance(frame, RequestPartition) and frame.credit is None
+    goes_on = isinstance(frame, ReportError) and not frame.ends
+    assert flag == (uncredited or goes_on)
     assert decode_frame(kind, flag, wire[PREFIX.size :]) == frame
     assert len(wire) - 4 <= MAX_CONTROL_BYTES, "a frame that can be made can be received"
 

@@ -4,6 +4,7 @@ A bug is planted by patching the production code while seeds run in this process
 """
 
 from collections import deque
+from dataclasses import replace
 
 import pytest
 
@@ -11,34 +12,35 @@ from headgate.buffer import Kind, network
 from headgate.buffer.builder import BufferSlice
 from headgate.buffer.pool import LocalPool
 from headgate.errors import InvariantViolated
-from headgate.input import InputGate, RemoteChannel, UnionGate
+from headgate.input import InputGate, RemoteChannel, UnionGate, remote
 from headgate.net import pump as pump_module
 from headgate.net.connection import Connection
 from headgate.net.intake import Intake
 from headgate.net.outbox import Outbox
 from headgate.net.peers import Peers
 from headgate.net.pump import Pump
-from headgate.net.watch import Watch
+from headgate.net.time_limits import TimeLimits
 from headgate.output import ResultPartition
 from headgate.output.pipelined import PipelinedSubpartition
 from headgate.record.spanning import SpanningReader
-from headgate.testing import Simulation
-from headgate.testing.plan import Plan
+from headgate.testing import Fault, Simulation, draw_plan, fork
+from headgate.testing.plan import SimPlan
 from headgate.testing.simulation import failure_of
 from headgate.wire import handshake, producer
 from headgate.wire.codec import PLAIN_DATA
-from headgate.wire.credit import Book, Ledger
+from headgate.wire.flow import Book, Ledger, When
+from headgate.wire.half_open import HalfOpen
 from headgate.wire.producer import ProducerSession, ProducerStream
 from headgate.wire.states import ProducerState
 
 BUGS = {}
 
 
-def bug(*, within=50, says=""):
-    """Register a function that plants a bug: how many seeds may it take, and what must the failure say?"""
+def bug(*, within=50, says="", simulation=Simulation):
+    """Register a function that plants a bug: how many seeds of what may it take, and what must the failure say?"""
 
     def register(plant):
-        BUGS[plant.__name__] = plant, within, says
+        BUGS[plant.__name__] = plant, within, says, simulation
         return plant
 
     return register
@@ -147,13 +149,13 @@ def sharing_out_loses_the_rest():
 
 @bug()
 def a_floating_buffer_is_not_given_back():
-    original = RemoteChannel._give_back_locked
+    original = RemoteChannel._release_segments_locked
 
     def give_back_locked(self):
         self._floating.clear()
         return original(self)
 
-    return [(RemoteChannel, "_give_back_locked", give_back_locked)]
+    return [(RemoteChannel, "_release_segments_locked", give_back_locked)]
 
 
 @bug()
@@ -209,12 +211,12 @@ def overdraft_takes_what_others_need():
 
 
 @bug()
-def a_subpartition_announces_to_nobody():
-    def announce_locked(self):
-        if not self.announced and self._listener is not None and self.available_locked():
-            self.announced = True
+def a_subpartition_does_not_notify_its_reader():
+    def notify_locked(self):
+        if not self.notified and self._listener is not None and self.available_locked():
+            self.notified = True
 
-    return [(PipelinedSubpartition, "announce_locked", announce_locked)]
+    return [(PipelinedSubpartition, "notify_locked", notify_locked)]
 
 
 @bug(says="deadlock")
@@ -229,10 +231,10 @@ def a_gate_does_not_wake_its_reader():
 
 
 @bug(within=300)
-def a_gate_does_not_hurry_its_credit():
+def a_gate_does_not_announce_its_scheduled_credit():
     return [
-        *[(gate, "_rest_locked", lambda self: None) for gate in (InputGate, UnionGate)],
-        *[(InputGate, which, lambda self: None) for which in ("hurry_locked", "rest_locked")],
+        *[(gate, "_announce_all_locked", lambda self: None) for gate in (InputGate, UnionGate)],
+        *[(InputGate, which, lambda self: None) for which in ("announce_to_starved_locked", "announce_all_locked")],
     ]
 
 
@@ -296,7 +298,7 @@ def a_stream_that_has_ended_is_forgotten_too_early():
     return [after(ProducerSession, "data_to_send_locked", forget)]
 
 
-@bug(within=200, says="of another attempt was let in")
+@bug(within=200, says="of another attempt was authenticated")
 def a_handshake_does_not_ask_for_the_attempt():
     original = handshake._derived
     return [(handshake, "_derived", lambda secret, role, job, attempt: original(secret, role, job, 1))]
@@ -317,7 +319,7 @@ def buffers_are_read_in_the_wrong_order():
     original = RemoteChannel.poll_locked
 
     def poll_locked(self):
-        self._arrived.rotate(1)
+        self._unread.rotate(1)
         return original(self)
 
     return [(RemoteChannel, "poll_locked", poll_locked)]
@@ -335,17 +337,136 @@ def a_record_loses_its_place_in_the_next_buffer():
     return [after(SpanningReader, "next", close)]
 
 
+@bug(within=200, says="were announced to its consumer")
+def a_backlog_is_never_announced():
+    original = ProducerSession._announce_backlog
+
+    def announce_backlog(self, stream, supply, pieces, owners, wakes):
+        original(self, stream, supply, [], [], wakes)
+
+    return [(ProducerSession, "_announce_backlog", announce_backlog)]
+
+
+@bug(within=200, says="were announced to its consumer")
+def a_backlog_is_announced_once_however_much_it_grows():
+    return [(producer, "is_backlog_announcement_due", lambda announced, backlog: not announced)]
+
+
+@bug(says="can send, but does not stand in the queue")
+def an_event_waits_for_credit():
+    def can_send(ledger, supply):
+        return ledger is None or ledger.sent < ledger.granted
+
+    return [(producer, "can_send", can_send)]
+
+
+@bug(within=200, says="for which it does not wait")
+def a_channel_claims_nothing_for_its_backlog():
+    return [(RemoteChannel, "_claim_locked", lambda self: False)]
+
+
+@bug(within=200, says="could send, and was passed over")
+def channels_do_not_take_turns():
+    class Greedy(deque):
+        append = deque.appendleft
+
+    original = ProducerSession.__init__
+
+    def begin(self, **kwargs):
+        original(self, **kwargs)
+        self.queue = Greedy()
+
+    return [(ProducerSession, "__init__", begin)]
+
+
+@bug(within=200, says="each may use")
+def a_channel_takes_the_whole_pool():
+    original = LocalPool.__init__
+
+    def unlimited(self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        self.max_per_channel = self.maximum
+
+    return [(LocalPool, "__init__", unlimited)]
+
+
+@bug(within=200, says="unread events count")
+def unread_events_have_no_limit():
+    return [(RemoteChannel, "has_room_for_event_locked", lambda self: True)]
+
+
+@bug(within=200, says="unread events count")
+def events_of_the_same_read_do_not_count_for_their_limit():
+    original = Intake.begin
+
+    def begin(self, frame, channel):
+        complete, self._complete = self._complete, []
+        placed = original(self, frame, channel)
+        self._complete = complete
+        return placed
+
+    return [(Intake, "begin", begin)]
+
+
+@bug(within=300, says="ended with ProducerFailed")
+def the_text_of_a_cause_is_lost():
+    original = producer.error_frame
+
+    def without_text(receiver, error, *, ends=True):
+        frame = original(receiver, error, ends=ends)
+        return (8).to_bytes(4, "little") + frame[4:12]
+
+    return [(producer, "error_frame", without_text)]
+
+
+@bug(within=300, says="ended with ProducerFailed")
+def the_text_of_a_cause_is_cut():
+    return [(producer, "MAX_ERROR_TEXT_BYTES", 100)]
+
+
+# Strangers.
+
+
+def crowded(seed):
+    """A simulation whose worker 0 has as many silent strangers as it may have, for longer than its peers may take."""
+    plan = draw_plan(fork(seed, "plan"))
+    plan = replace(plan, connect_timeout_ms=1_000, handshake_timeout_ms=max(5_000, plan.handshake_timeout_ms))
+    return Simulation(seed, plan, [Fault("crowd of strangers", at_step=0, first=0, second=1, amount=0.0)])
+
+
+def test_good_peers_connect_beside_a_crowd_of_strangers(monkeypatch):
+    monkeypatch.undo()
+    assert [failure for seed in range(50) if (failure := failure_of(crowded(seed)))] == []
+
+
+@bug(within=300, says="connections are half-open; the limit is")
+def there_is_no_limit_for_half_open_connections():
+    return [(HalfOpen, "admit", lambda self, connection: self._waiting.__setitem__(connection, None))]
+
+
+@bug(says="reason to", simulation=crowded)
+def strangers_keep_good_peers_out():
+    original = HalfOpen.admit
+
+    def admit(self, connection):
+        if len(self) < self.limit:
+            return original(self, connection)
+        return connection  # the newest goes
+
+    return [(HalfOpen, "admit", admit)]
+
+
 # Ends.
 
 
 @bug()
 def a_cancelled_channel_goes_on():
-    return [(Pump, "_let_go_locked", lambda self, request, cause: None)]
+    return [(Pump, "_release_supply_locked", lambda self, request, cause: None)]
 
 
 @bug(within=200)
 def silence_is_not_noticed():
-    return [(Watch, "_fail", lambda self, text: None)]
+    return [(TimeLimits, "_fail", lambda self, text: None)]
 
 
 @bug(within=100)
@@ -366,12 +487,12 @@ def both_of_two_connections_are_kept():
 
 @bug(says="deadlock")
 def credit_waits_for_more_than_there_is():
-    return [(RemoteChannel, "_credit_waits", lambda self: self.unannounced < 4)]
+    return [(remote, "should_announce", lambda credit, unread, scheduled: When.NOW if credit >= 4 else When.NO)]
 
 
 @bug(within=500, says="deadlock")
 def without_credit_all_lanes_are_one():
-    return [(Plan, "lane", lambda self, producer: 0)]
+    return [(SimPlan, "lane", lambda self, producer: 0)]
 
 
 @bug()
@@ -409,11 +530,11 @@ def a_payload_without_a_place_is_read_as_a_frame():
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name, monkeypatch):
     monkeypatch.undo()  # the leak fixture would complain, too
-    plant, within, says = BUGS[name]
+    plant, within, says, simulation = BUGS[name]
     for owner, attribute, value in plant():
         monkeypatch.setattr(owner, attribute, value)
     for seed in range(within):
-        failure = failure_of(Simulation(seed))
+        failure = failure_of(simulation(seed))
         if failure is not None:
             assert says in failure
             return
@@ -421,5 +542,5 @@ def test_a_planted_bug_is_found(name, monkeypatch):
 
 
 def test_there_are_enough_of_them():
-    assert len(BUGS) >= 30
+    assert len(BUGS) >= 50
     assert InvariantViolated.__name__

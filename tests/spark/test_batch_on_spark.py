@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 import headgate as hg
 from headgate.coordinator import Job, JobStatus
 from headgate.errors import TransportError, UserCodeError
+from headgate.functions.sink import Sink
 from headgate.spark import SparkHost
-from headgate.task.sink import Sink
 
 MOST_S = 60.0
 """Only a hang takes so long."""

@@ -4,7 +4,7 @@ import time
 from textwrap import dedent
 
 import pytest
-from tests.support_commands import PATIENCE_S, command
+from tests.support.commands import PATIENCE_S, command
 
 pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
 

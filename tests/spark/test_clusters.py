@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyspark
@@ -17,6 +17,7 @@ from headgate.spark.java import find_java, without_incubator
 
 SCRIPT = Path(__file__).with_name("word_count_script.py")
 LOSING = Path(__file__).with_name("lost_executor_script.py")
+RETURNING = Path(__file__).with_name("returning_executor_script.py")
 ROOT = Path(__file__).parents[2]
 COUNTED = "counted [('be', 20, 'short'), ('not', 10, 'long'), ('or', 10, 'short'), ('to', 20, 'short')]"
 RUN_S = 240.0  # two cores, several JVMs: only a hang takes so long
@@ -41,7 +42,9 @@ def environ(spark_home: Path) -> dict[str, str]:
         "JAVA_HOME": str(without_incubator(find_java())),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYTHONPATH": str(ROOT),  # where the pipelines that several tests run are
+        "PYTHONPATH": os.pathsep.join(  # where the pipelines that several tests run are
+            [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ),
     }
 
 
@@ -76,44 +79,55 @@ def test_local_cluster(environ: dict[str, str]) -> None:
     assert COUNTED in out
 
 
-@pytest.fixture
-def standalone(environ: dict[str, str], spark_home: Path, tmp_path: Path) -> Iterator[str]:
-    """A master and two workers with one core each; its address."""
-    port = free_port()
-    address = f"spark://127.0.0.1:{port}"
-    deploy = "org.apache.spark.deploy"
-    web = ["--webui-port", "0"]
-    commands = [[f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), *web]]
-    for number in range(2):
-        work = ["--cores", "1", "--memory", "1g", "--host", "127.0.0.1", "--work-dir", str(tmp_path / f"work-{number}")]
-        commands.append([f"{deploy}.worker.Worker", *work, *web, address])
-    processes = []
-    try:
-        for number, command in enumerate(commands):
-            log = (tmp_path / f"log-{number}").open("w")
-            with log:
-                processes.append(
-                    subprocess.Popen(
-                        [str(spark_home / "bin" / "spark-class"), *command],
-                        env=environ,
-                        stdout=log,
-                        stderr=log,
-                        start_new_session=True,
-                    )
-                )
-            if number == 0:
-                wait_for_port(port, processes[0])
-        yield address
-    finally:
-        for process in reversed(processes):
+class Standalone:
+    """A master and its workers, with one core each."""
+
+    def __init__(self, environ: dict[str, str], spark_home: Path, place: Path) -> None:
+        self._environ, self._spark_class, self._place = environ, str(spark_home / "bin" / "spark-class"), place
+        self._processes: list[subprocess.Popen[bytes]] = []
+        port = free_port()
+        self.address = f"spark://127.0.0.1:{port}"
+        wait_for_port(port, self._start("master.Master", "--host", "127.0.0.1", "--port", str(port)))
+
+    def _start(self, name: str, *arguments: str) -> "subprocess.Popen[bytes]":
+        command = [self._spark_class, f"org.apache.spark.deploy.{name}", "--webui-port", "0", *arguments]
+        with (self._place / f"log-{len(self._processes)}").open("w") as log:
+            started = subprocess.Popen(command, env=self._environ, stdout=log, stderr=log, start_new_session=True)
+        self._processes.append(started)
+        return started
+
+    def start_worker(self) -> "subprocess.Popen[bytes]":
+        work = str(self._place / f"work-{len(self._processes)}")
+        limits = ["--cores", "1", "--memory", "1g", "--host", "127.0.0.1", "--work-dir", work]
+        return self._start("worker.Worker", *limits, self.address)
+
+    def close(self) -> None:
+        for process in reversed(self._processes):
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGTERM)
-        for process in processes:
+        for process in self._processes:
             try:
                 process.wait(timeout=20)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait(timeout=20)
+
+
+@pytest.fixture
+def cluster(environ: dict[str, str], spark_home: Path, tmp_path: Path) -> Iterator[Standalone]:
+    made = Standalone(environ, spark_home, tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def standalone(cluster: Standalone) -> str:
+    """The address of a cluster with two workers."""
+    cluster.start_worker()
+    cluster.start_worker()
+    return cluster.address
 
 
 def free_port() -> int:
@@ -143,3 +157,37 @@ def test_standalone_cluster_in_tls(environ: dict[str, str], standalone: str) -> 
     assert "issuers ['CN=headgate job authority']" in lost, "every port of a worker is the job's, in TLS"
     assert re.search(r"ended with TransportError: worker \d was lost", lost), lost
     assert "status failed" in lost
+
+
+@pytest.mark.spec("T4")
+def test_a_batch_job_waits_for_an_executor_that_comes_back(
+    environ: dict[str, str], cluster: Standalone, tmp_path: Path
+) -> None:
+    """Without slots, three attempts take less than 20 s; the machine is back after more."""
+    cluster.start_worker()
+    lost = cluster.start_worker()
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    command = [sys.executable, str(RETURNING), cluster.address, str(notes)]
+    with subprocess.Popen(command, env=environ, text=True, stdout=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            wait_for(lambda: len(list(notes.glob("pid-*"))) == 2, process)
+            os.killpg(lost.pid, signal.SIGKILL)  # and its executor
+            (notes / "go").touch()
+            wait_for((notes / "waits").exists, process)
+            time.sleep(25)
+            cluster.start_worker()
+            out, _ = process.communicate(timeout=RUN_S)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    assert "counted 60, status finished" in out, out
+    assert "waiting up to 5 min for 2 task slots: Spark has 1" in out
+
+
+def wait_for(condition: Callable[[], object], process: "subprocess.Popen[str]") -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None, f"the script has ended: {process.stdout and process.stdout.read()}"
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

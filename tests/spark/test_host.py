@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.spark import pipelines
+from tests.support.marks import Marking, MarkingSource
 
 import headgate as hg
 from headgate.coordinator import JobStatus
-from headgate.errors import ConfigError, TransportError, UserCodeError
+from headgate.errors import ConfigError, InsufficientBuffers, TransportError, UserCodeError
 from headgate.spark import SparkHost
 
 MOST_S = 60.0
@@ -29,9 +30,92 @@ def test_a_word_count_with_dataclasses(host: SparkHost) -> None:
     assert pipelines.word_count(host, parallelism=1) == pipelines.COUNTS
 
 
+@pytest.mark.spec("T5")
+def test_a_key_meets_its_records_in_the_order_of_the_collection(host: SparkHost) -> None:
+    records = [(f"key-{n % 7}", n) for n in range(2100)]
+
+    def gathered(before: tuple[str, object], record: tuple[str, object]) -> tuple[str, object]:
+        return before[0], [*(before[1] if isinstance(before[1], list) else [before[1]]), record[1]]
+
+    env = hg.environment(host=host, parallelism=4, runtime_mode="BATCH")
+    keyed = env.from_collection(records).key_by(lambda pair: pair[0])
+    orders = dict(keyed.reduce(gathered).execute_and_collect())
+    assert orders == {f"key-{key}": list(range(key, 2100, 7)) for key in range(7)}
+    env = hg.environment(host=host, parallelism=4)
+    numbers = env.from_collection(records).key_by(lambda pair: pair[0]).map(lambda pair: pair)
+    seen: dict[str, list[int]] = {}
+    for key, number in numbers.execute_and_collect():
+        seen.setdefault(key, []).append(number)
+    assert seen == orders
+
+
 def test_too_few_slots_are_refused_before_anything_starts(host: SparkHost) -> None:
     with pytest.raises(ConfigError, match=r"needs 5 task slots at once, and local\[4\] has 4"):
         pipelines.word_count(host, parallelism=5)
+
+
+@pytest.mark.spec("M5")
+@pytest.mark.parametrize("mode", ["STREAMING", "BATCH"])
+def test_no_user_code_runs_in_a_job_with_too_little_memory(host: SparkHost, tmp_path: Path, mode: str) -> None:
+    settings = {"memory.segment_size": "4 KiB", "memory.network.min": "40 KiB", "memory.network.max": "40 KiB"}
+    env = hg.environment(host=host, parallelism=2, settings=settings, runtime_mode=mode)
+    stream = env.from_source(MarkingSource(tmp_path)).global_().map(Marking(tmp_path)).set_parallelism(1)
+    for _ in range(8):
+        stream.rebalance().map(Marking(tmp_path)).for_each(print)
+    with pytest.raises(InsufficientBuffers, match="on worker 0, which has 10") as caught:
+        env.execute()
+    assert "partition of 2 subpartitions: 3" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+    assert pipelines.word_count(host) == pipelines.COUNTS, "its slots are free again"
+
+
+@pytest.mark.spec("M5")
+def test_no_user_code_runs_for_a_dataframe_with_too_little_memory(host: SparkHost, tmp_path: Path) -> None:
+    settings = {"memory.segment_size": "4 KiB", "memory.network.min": "8 KiB", "memory.network.max": "8 KiB"}
+    env = hg.environment(host=host, parallelism=2, settings=settings)
+    with pytest.raises(InsufficientBuffers, match="which has 2"):
+        env.from_source(MarkingSource(tmp_path)).rebalance().map(Marking(tmp_path)).to_dataframe("n long")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.spec("M5")
+def test_on_other_machines_the_driver_refuses_what_no_worker_can_have(
+    host: SparkHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They say how much they have, which is at most memory.network.max: 16 buffers here, and 2 in the driver."""
+    monkeypatch.setattr("headgate.spark.host.is_loopback", lambda spark: False)
+    monkeypatch.setattr("headgate.spark.host.expected_segments", lambda plan: [2] * (plan.workers + plan.uses_driver))
+    settings = {"memory.segment_size": "4 KiB", "memory.network.min": "8 KiB", "memory.network.max": "64 KiB"}
+
+    def planned(branches: int, *, prints: bool = False) -> None:
+        env = hg.environment(host=host, parallelism=2, settings=settings)
+        stream = env.from_source(MarkingSource(tmp_path))
+        for _ in range(branches):
+            stream.rebalance().for_each(print)
+        if prints:
+            stream.print()
+        env._plan(env._graph.nodes(), None, splits=False, check=host.check)
+
+    planned(3)  # each branch: 3 for its partition, 2 for the remote channel of its gate
+    with pytest.raises(InsufficientBuffers, match=r"needs 20 network buffers on worker 0, which has 16"):
+        planned(4)
+    with pytest.raises(InsufficientBuffers, match=r"needs 4 network buffers on the driver, which has 2"):
+        planned(1, prints=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.spec("M5")
+def test_workers_that_register_with_too_little_memory_run_nothing(
+    host: SparkHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on other machines than the driver's: here the driver expects too much, and the workers have what is set."""
+    monkeypatch.setattr("headgate.spark.host.expected_segments", lambda plan: [10_000] * plan.workers)
+    settings = {"memory.segment_size": "4 KiB", "memory.network.min": "8 KiB", "memory.network.max": "8 KiB"}
+    env = hg.environment(host=host, parallelism=2, settings=settings)
+    env.from_source(MarkingSource(tmp_path)).rebalance().map(Marking(tmp_path)).for_each(print)
+    with pytest.raises(InsufficientBuffers, match=r"on worker \d, which has 2 \(also too few on worker \d\)"):
+        env.execute()
+    assert [one.name for one in tmp_path.iterdir()] == ["splits"], "which the driver has asked for"
 
 
 def test_an_exception_of_the_user_is_the_cause(host: SparkHost) -> None:

@@ -47,8 +47,8 @@ env.execute("until the stop button")
 """
 
 AFTER = """
-from headgate.api.running import unfinished
-print(unfinished(), env.from_collection([1, 2]).map(lambda n: n + 1).execute_and_collect().__next__() in (2, 3))
+from headgate.api.running import unfinished_jobs
+print(unfinished_jobs(), env.from_collection([1, 2]).map(lambda n: n + 1).execute_and_collect().__next__() in (2, 3))
 """
 
 

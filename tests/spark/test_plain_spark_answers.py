@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 from tests.examples import answers
 
 import headgate as hg
-from headgate.bench._batch_words import count_by_headgate, count_by_spark, expected
+from headgate.bench.batch_words import count_by_headgate, count_by_spark, expected
 from headgate.examples import (
     EXAMPLES,
     async_enrichment,

@@ -4,7 +4,19 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from tests.support_slow import HOT_KEY, HOT_SHARE, QUICK, Cities, Numbers, asked, burn, busiest, drop, is_in, nap
+from tests.support.slow_pipelines import (
+    HOT_KEY,
+    HOT_SHARE,
+    QUICK,
+    Cities,
+    Numbers,
+    asked,
+    burn,
+    busiest,
+    drop,
+    is_in,
+    nap,
+)
 
 import headgate as hg
 from headgate.observe import Cause
@@ -21,6 +33,7 @@ def env(spark):
     return hg.environment(spark, parallelism=2, settings=QUICK).disable_operator_chaining()
 
 
+@pytest.mark.timing
 def test_a_map_that_computes_on_spark(env):
     env.from_source(Numbers()).map(burn).for_each(drop)
     with asked(env, begins_s=BEGINS_S) as (found, _):
@@ -28,6 +41,7 @@ def test_a_map_that_computes_on_spark(env):
         assert is_in(found.function, burn), found
 
 
+@pytest.mark.timing
 def test_a_key_that_most_records_have_on_spark(env):
     env.from_source(Cities()).key_by(lambda record: record[0]).map(nap).for_each(drop)
     with asked(env, begins_s=BEGINS_S) as (found, view):

@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Iterator
 
 import pytest
-from tests.support import switching_often
-from tests.support_buffers import PATIENCE_S, make_network, run_threads, wrap
+from tests.support.buffers import make_network, wrap
+from tests.support.threads import run_threads, switching_often
+from tests.support.waiting import PATIENCE_S
 
 from headgate.buffer import Buffer, BufferReader, BufferSlice, LocalPool
 

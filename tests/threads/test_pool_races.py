@@ -10,17 +10,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tests.support import switching_often
-from tests.support_buffers import (
-    PATIENCE_S,
-    filled,
-    give,
-    make_network,
-    run_threads,
-    take,
-    take_all,
-    wrap,
-)
+from tests.support.buffers import filled, give, make_network, take, take_all, wrap
+from tests.support.threads import run_threads, switching_often
+from tests.support.waiting import PATIENCE_S
 
 from headgate.buffer import BufferSlice, LocalPool, NetworkPool, Segment
 from headgate.errors import Cancelled, RequestTimeout
@@ -239,7 +231,9 @@ def test_the_last_of_many_releases_on_many_threads_returns_the_segment() -> None
     def releaser(inbox: queue.SimpleQueue[BufferSlice]) -> None:
         for _ in range(rounds):
             part = inbox.get(timeout=PATIENCE_S)
-            second = part.retain()
+            with pool.lock:
+                part.buffer.retain_locked()
+            second = BufferSlice(part.buffer, part.memory, part.offset)
             part.release()
             assert second.memory[0] == second.memory[-1]
             second.release()

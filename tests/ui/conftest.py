@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
-from tests.support_ui import Client, serving
+from tests.support.page_server import Client, serving
 from tests.ui.support_browser import ELSEWHERE, PATIENCE_MS
 from tools.browser import HOW_TO_GET_ONE, find_browser, launch
 
@@ -46,7 +46,7 @@ def serve() -> Iterator[Callable[..., Client]]:
 
 @pytest.fixture
 def visit(browser: Browser, serve: object) -> Iterator[Callable[..., Page]]:
-    """Open an address. Unless `strict` is false, the page must report no error and ask nobody but its server."""
+    """Open an address. Unless `strict` is false, the page must report no error and send requests only to its server."""
     contexts: list[BrowserContext] = []
     troubles: list[str] = []
 
@@ -66,7 +66,7 @@ def visit(browser: Browser, serve: object) -> Iterator[Callable[..., Page]]:
     yield open_page
     for context in contexts:
         context.close()
-    assert troubles == [], "the page complained, or asked somebody else"
+    assert troubles == [], "the page reported an error, or sent a request to another host"
 
 
 def _at_home(url: str, home: tuple[str, str]) -> bool:

@@ -61,7 +61,7 @@ function hasHeads(table) {
     return Boolean(table.caption?.textContent) && heads && rows;
 }
 
-/** What would be in the way of somebody who listens to the page. */
+/** Problems of the page for screen readers. */
 function faults() {
     const all = (selector) => [...document.querySelectorAll(selector)];
     const shown = (one) => one.getClientRects().length > 0;

@@ -1,11 +1,11 @@
-"""What the tests of the page do in a browser."""
+"""Helpers for tests of the page in a browser."""
 
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
 from playwright.sync_api import Locator, Page, expect
-from tests.support_views import FakeWatched, synthetic_view
+from tests.support.job_views import FakeWatched, synthetic_view
 
 from headgate.observe import JobView, VertexProgress
 

@@ -1,27 +1,26 @@
-"""The report of an experiment, as a browser shows it: charts are drawn, and nobody is asked for anything."""
+"""The report of an experiment in a browser: charts are drawn, and no request is sent."""
 
 import pytest
 from playwright.sync_api import expect
 
 from headgate.config import FlowControl
 from headgate.experiments.figures import Speeds
-from headgate.experiments.neighbour import FAST, SLOW, Neighbour
-from headgate.experiments.report import write_html
-from headgate.experiments.schedule import Schedule, neighbour_phases
-from headgate.experiments.summary import About, neighbour_report
+from headgate.experiments.neighbour import FAST, SLOW, NeighbourResult, neighbour_report
+from headgate.experiments.report import RunInfo, write_html
+from headgate.experiments.schedule import PhaseSchedule, neighbour_phases
 
 
 @pytest.fixture
 def address(tmp_path):
-    schedule = Schedule(neighbour_phases(1), phase_s=2.0, lead_s=1.0)
+    schedule = PhaseSchedule(neighbour_phases(1), phase_s=2.0, lead_s=1.0)
     fast = Speeds(0.0, 0.1, tuple(None if n == 5 else 1000.0 + n for n in range(70)))
     took = {FAST: [(n / 10, 2.0 + n % 3) for n in range(70)], SLOW: [(n / 10, 250.0) for n in range(30, 50)]}
     found = {
-        mode: Neighbour(mode=mode, schedule=schedule, record_bytes=102.0, fast=fast, slow=fast, took=took)
+        mode: NeighbourResult(mode=mode, schedule=schedule, record_bytes=102.0, fast=fast, slow=fast, took=took)
         for mode in FlowControl
     }
     file = tmp_path / "report.html"
-    write_html(neighbour_report(found, About("headgate experiment neighbour <now>", "nowhere")), file)
+    write_html(neighbour_report(found, RunInfo("headgate experiment neighbour <now>", "nowhere")), file)
     return file.as_uri()
 
 
@@ -37,7 +36,7 @@ def test_charts_are_drawn_in_light_and_dark(address, visit, scheme):
     assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
 
 
-def test_charts_follow_a_change_of_mind(address, visit):
+def test_charts_follow_a_change_of_the_theme(address, visit):
     page = visit(address, color_scheme="light")
     trace = page.locator(".chart .scatterlayer .trace path.js-line").first
     expect(trace).to_have_css("stroke", "rgb(0, 114, 178)")

@@ -1,4 +1,4 @@
-"""The page for everybody: by keyboard alone, by ear, on a phone, in both themes, without motion."""
+"""Accessibility of the page: keyboard, screen reader, phone, both themes, reduced motion."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -19,7 +19,7 @@ def look(page, what):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_text_stands_out_from_what_is_behind_it(serve, visit, scheme):
+def test_all_text_has_enough_contrast(serve, visit, scheme):
     page = visit(serve({"job-5eed": moving()}, allow_control=True).server.url, color_scheme=scheme)
     expect(vertex(page, 2)).to_contain_text("Busy")
     seen = look(page, "contrasts")
@@ -41,7 +41,7 @@ def test_all_text_stands_out_from_what_is_behind_it(serve, visit, scheme):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_what_is_drawn_stands_out_too(serve, visit, scheme):
+def test_drawings_have_enough_contrast(serve, visit, scheme):
     """Bars and marks of states beside what they stand on: 3 to 1, as is asked of what is no text."""
     page = visit(serve({"job-5eed": moving()}).server.url, color_scheme=scheme)
     expect(vertex(page, 2)).to_contain_text("Busy")
@@ -72,7 +72,7 @@ def focused(page):
     return page.evaluate("() => document.activeElement.dataset.vertex ?? document.activeElement.dataset.edge ?? null")
 
 
-def test_all_can_be_done_without_a_mouse(serve, visit):
+def test_all_actions_have_keys(serve, visit):
     job = moving()
     page = visit(serve({"job-5eed": job}).server.url)
     expect(vertex(page, 2)).to_contain_text("Busy")
@@ -213,7 +213,7 @@ def test_a_theme_that_was_chosen_stays(serve, visit):
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
 
 
-def test_nothing_moves_for_those_who_do_not_want_it(serve, visit):
+def test_reduced_motion_is_respected(serve, visit):
     page = visit(serve({"job-5eed": moving()}).server.url, reduced_motion="reduce")
     expect(vertex(page, 2)).to_contain_text("Busy")
     moves = page.evaluate(

@@ -1,8 +1,10 @@
-"""One vertex or edge in full: subtasks, time-lines, latency, stacks; channels and hot keys."""
+"""Details of a vertex or edge: subtasks, timelines, latency, stacks; channels and hot keys."""
 
 import time
 from dataclasses import replace
 
+import pytest
+from msgspec import structs
 from playwright.sync_api import expect
 from tests.ui.support_browser import column, edge, moving, number, select, vertex, wait_until
 
@@ -29,7 +31,7 @@ def test_subtasks_are_sorted_by_any_column_and_come_in_pages(serve, visit):
     assert seen == sorted(seen, reverse=True)
     assert abs(seen[0] - max(rates)) <= max(rates) / 100
     panel.get_by_role("button", name="Next page of Subtasks").click()
-    expect(panel.locator(".pager").first).to_contain_text("21 to 40 of 45")
+    expect(panel.locator(".pager", has_text="of 45")).to_contain_text("21 to 40 of 45")
     panel.get_by_role("button", name="Next page of Subtasks").click()
     assert len(column(panel, "Subtasks of", "In/s")) == 5
     assert panel.get_by_role("button", name="Next page of Subtasks").is_disabled()
@@ -63,7 +65,7 @@ def test_time_lines_are_stacked_areas_that_can_be_read_as_a_table(serve, visit):
     )
 
 
-def test_a_vertex_tells_latency_watermark_counters_and_totals(serve, visit):
+def test_a_vertex_shows_latency_watermark_counters_and_totals(serve, visit):
     page = visit(serve({"job-5eed": moving()}).server.url)
     panel = select(page, vertex(page, 2))
     expect(panel.locator("[data-figure='lag']")).to_have_text("1 s")
@@ -73,7 +75,19 @@ def test_a_vertex_tells_latency_watermark_counters_and_totals(serve, visit):
     assert column(panel, "Counters", "Sum") == ["6"]
 
 
-def test_stacks_are_sampled_when_asked_for_and_not_before(serve, visit):
+@pytest.mark.spec("K1")
+def test_a_vertex_shows_the_records_of_each_operator(serve, visit):
+    job = moving()
+    page = visit(serve({"job-5eed": job}).server.url)
+    panel = select(page, vertex(page, 1))
+    assert column(panel, "Operators of", "Operator") == list(job.shown.graph.vertices[1].operators)
+    assert column(panel, "Operators of", "In so far") == ["4.00 k", "8.00 k"]
+    assert column(panel, "Operators of", "Out so far") == ["2.00 k", "4.00 k"]
+    assert column(panel, "Operators of", "Records in/s") == ["10/s", "20/s"]
+    assert column(panel, "Operators of", "Side outputs") == ["\N{EN DASH}", "late: 7"]
+
+
+def test_stacks_are_sampled_on_request_only(serve, visit):
     job = moving(sampled=False)
     page = visit(serve({"job-5eed": job}).server.url)
     panel = select(page, vertex(page, 2))
@@ -118,7 +132,7 @@ def test_the_matrix_shows_credit_and_backlog_of_every_channel_as_they_change(ser
 
     def drained(one):
         tasks = tuple(
-            replace(task, channels=tuple(replace(channel, backlog=1, credit=7) for channel in task.channels))
+            replace(task, channels=tuple(structs.replace(channel, backlog=1, credit=7) for channel in task.channels))
             for task in one.subtasks
         )
         return replace(one, subtasks=tasks)
@@ -154,7 +168,7 @@ def test_an_edge_of_one_channel_and_one_without_any_are_shown(serve, visit):
     expect(panel.locator("[data-figure='channels']")).to_have_text("1")
 
 
-def test_what_is_selected_stays_in_the_address(serve, visit):
+def test_the_selection_is_in_the_address(serve, visit):
     job = moving()
     page = visit(serve({"job-5eed": job}).server.url)
     select(page, vertex(page, 3))

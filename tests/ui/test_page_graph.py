@@ -1,4 +1,4 @@
-"""The job graph: what is drawn, where, and what is written into it."""
+"""The job graph: its elements, their positions, and their figures."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -59,12 +59,12 @@ def test_edges_have_rates_bytes_and_backlog(serve, visit):
         assert abs(number(records) - known.records_per_s) <= known.records_per_s / 100
         assert abs(number(size) - known.bytes_per_s) <= known.bytes_per_s / 100
         assert backlog == f"backlog {known.backlog}"
-    # The edges to those who are held back are marked, those behind the slow one are not.
+    # Edges with a back-pressured producer are marked, edges after the slow vertex are not.
     assert edge(page, 1).evaluate("one => one.classList.contains('held')")
     assert not edge(page, 3).evaluate("one => one.classList.contains('held')")
 
 
-def test_it_goes_to_the_right_on_a_laptop_and_down_on_a_phone(serve, visit):
+def test_the_graph_is_horizontal_on_a_laptop_and_vertical_on_a_phone(serve, visit):
     url = serve({"job-5eed": moving()}).server.url
     wide = visit(url)
     expect(wide.locator(".vertex")).to_have_count(5)
@@ -76,7 +76,7 @@ def test_it_goes_to_the_right_on_a_laptop_and_down_on_a_phone(serve, visit):
     assert all(a["y"] + a["height"] < b["y"] for a, b in pairwise(places))
 
 
-def test_no_two_vertices_overlap_and_edges_lead_on(serve, visit):
+def test_no_two_vertices_overlap_and_edges_point_forward(serve, visit):
     job = moving(60, 1)
     url = serve({"job-5eed": job}).server.url
     page = visit(url)
@@ -95,7 +95,7 @@ def test_no_two_vertices_overlap_and_edges_lead_on(serve, visit):
         assert places[one.producer]["x"] < places[one.consumer]["x"]
 
 
-def test_one_task_at_its_limit_among_idle_ones_is_seen(serve, visit):
+def test_one_task_at_its_limit_among_idle_ones_is_shown(serve, visit):
     job = moving()
     job.change(lambda one: replace(one, busy=0.25, back_pressured=0.0, idle=0.75, max_busy=1.0 if one.id == 3 else 0.3))
     url = serve({"job-5eed": job}).server.url
@@ -105,7 +105,7 @@ def test_one_task_at_its_limit_among_idle_ones_is_seen(serve, visit):
     assert vertex(page, 2).get_attribute("data-state") == "idle"
 
 
-def test_figures_are_written_into_what_is_there(serve, visit):
+def test_updates_keep_the_elements(serve, visit):
     job = moving()
     url = serve({"job-5eed": job}).server.url
     page = visit(url)
@@ -115,7 +115,16 @@ def test_figures_are_written_into_what_is_there(serve, visit):
     expect(vertex(page, 2)).to_contain_text("Idle 100")
     assert page.evaluate("() => [...document.querySelectorAll('.vertex')].every((one, i) => one === before[i])")
     widths = vertex(page, 2).locator(".share").evaluate_all("all => all.map((one) => one.style.width)")
-    assert widths == ["0%", "0%", "100%"]
+    assert widths == ["0%", "0%", "0%", "100%"]
+
+
+def test_a_vertex_that_waits_for_coroutines_is_not_called_busy(serve, visit):
+    job = moving()
+    job.change(lambda one: replace(one, busy=0.06, back_pressured=0.0, idle=0.0, waiting=0.94, max_busy=0.06))
+    page = visit(serve({"job-5eed": job}).server.url)
+    expect(vertex(page, 2)).to_contain_text("Waiting 94")
+    widths = vertex(page, 2).locator(".share").evaluate_all("all => all.map((one) => one.style.width)")
+    assert widths == ["6%", "94%", "0%", "0%"]
 
 
 def test_it_can_be_made_larger_smaller_and_fitted(serve, visit):

@@ -1,4 +1,4 @@
-"""The guard as a browser meets it: without the token, under another name, and from another site's page."""
+"""The guard in a browser: without the token, with another name, and from a page of another site."""
 
 import threading
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def other_site() -> Iterator[str]:
         server.server_close()
 
 
-def test_the_token_is_needed_once_and_then_gone_from_the_address(serve, visit):
+def test_the_token_is_removed_from_the_address(serve, visit):
     job = moving()
     client = serve({"job-5eed": job})
     home = f"http://127.0.0.1:{client.port}/"
@@ -67,7 +67,7 @@ def test_another_name_for_the_same_machine_is_refused(serve, visit):
     assert job.calls == []
 
 
-def test_a_page_of_another_site_gets_nothing_and_does_nothing(serve, visit):
+def test_a_page_of_another_site_can_read_and_change_nothing(serve, visit):
     job = moving()
     client = serve({"job-5eed": job}, allow_control=True)
     own = visit(client.server.url, strict=False)
@@ -103,7 +103,7 @@ def test_a_page_of_another_site_gets_nothing_and_does_nothing(serve, visit):
         page.close()
 
 
-def test_the_page_can_do_nothing_that_its_policy_forbids(serve, visit):
+def test_the_policy_blocks_inline_scripts_and_other_hosts(serve, visit):
     page = visit(serve({"job-5eed": moving()}).server.url, strict=False)
     expect(vertex(page, 2)).to_contain_text("Busy")
     done = page.evaluate(

@@ -1,8 +1,8 @@
-"""A job that runs and is really held back, as the page shows it."""
+"""A real, back-pressured job on the page."""
 
 import pytest
 from playwright.sync_api import expect
-from tests.support_slow import QUICK, look_up
+from tests.support.slow_pipelines import QUICK, look_up
 from tests.ui.support_browser import column, edge, number, select, vertex, wait_until
 
 import headgate as hg
@@ -22,7 +22,7 @@ def held_back():
 
 
 @pytest.mark.spec("B1", "B2")
-def test_real_back_pressure_is_seen_sampled_and_explained(held_back, serve, visit):
+def test_real_back_pressure_is_shown_sampled_and_explained(held_back, serve, visit):
     page = visit(serve({str(held_back.id): held_back}).server.url)
     source, slow, last = (vertex(page, place) for place in range(3))
     expect(source).to_have_attribute("data-state", "back")

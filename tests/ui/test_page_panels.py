@@ -1,4 +1,4 @@
-"""What the page shows besides one vertex or edge: why, lists, past, workers, events, settings, and the header."""
+"""The panels about the whole job: why, lists, history, workers, events, settings, and the header."""
 
 import re
 from dataclasses import replace
@@ -39,7 +39,7 @@ def test_why_names_cause_place_evidence_and_advice(serve, visit):
     expect(vertex(page, 2)).to_have_attribute("aria-pressed", "true")
 
 
-def test_nothing_is_asked_before_it_is_known_of_what(serve, visit):
+def test_no_diagnosis_is_requested_before_the_first_view(serve, visit):
     page = visit(serve({"job-5eed": moving(sampled=False)}).server.url)
     button = page.get_by_role("button", name="Find out why")
     expect(button).to_be_enabled()
@@ -61,7 +61,7 @@ def test_nothing_is_asked_before_it_is_known_of_what(serve, visit):
     expect(button).to_be_enabled()
 
 
-def test_why_names_a_hot_key_and_its_edge_and_what_was_found_elsewhere(serve, visit):
+def test_why_shows_a_hot_key_its_edge_and_diagnoses_of_other_clients(serve, visit):
     found = Diagnosis(
         cause=Cause.HOT_KEY,
         vertex=2,
@@ -84,7 +84,7 @@ def test_why_names_a_hot_key_and_its_edge_and_what_was_found_elsewhere(serve, vi
     job.shown = replace(
         job.shown, diagnosis=replace(found, cause=Cause.NONE, key=None, summary="All is well.", at_ms=6)
     )
-    expect(why.locator(".cause")).to_have_text("Nothing holds it back")
+    expect(why.locator(".cause")).to_have_text("No bottleneck")
 
 
 def test_lists_have_all_vertices_and_edges_and_are_filtered(serve, visit):
@@ -103,7 +103,7 @@ def test_lists_have_all_vertices_and_edges_and_are_filtered(serve, visit):
     expect(page.locator("#panel-selected .panel-head")).to_contain_text("global")
 
 
-def test_strips_show_who_was_held_back_when(serve, visit):
+def test_strips_show_back_pressure_over_time(serve, visit):
     job = moving()
     page = visit(serve({"job-5eed": job}).server.url)
     panel = open_tab(page, "Time-lines")
@@ -135,13 +135,13 @@ def test_workers_settings_and_events_are_listed(serve, visit):
     expect(events.get_by_text("holds the pipeline back")).to_be_visible()
 
 
-def test_connections_of_very_many_workers_are_asked_for_when_they_are_looked_at(serve, visit):
+def test_connections_of_many_workers_are_requested_with_their_tab(serve, visit):
     page = visit(serve({"job-5eed": moving(2, 40)}).server.url)
     workers = open_tab(page, "Workers")
     expect(workers.locator(".pager").last).to_contain_text("of 640")
 
 
-def test_the_header_tells_what_the_whole_job_does(serve, visit):
+def test_the_header_summarizes_the_job(serve, visit):
     page = visit(serve({"job-5eed": moving()}).server.url)
     expect(page.get_by_role("heading", level=1)).to_have_text("synthetic")
     expect(page.locator("#job-status")).to_have_text("Running")
@@ -155,7 +155,7 @@ def test_the_header_tells_what_the_whole_job_does(serve, visit):
 
 
 @pytest.mark.parametrize("status", [JobStatus.FINISHED, JobStatus.FAILED])
-def test_a_job_that_is_over_says_so_and_shows_what_it_did(serve, visit, status):
+def test_a_job_that_is_over_shows_its_means(serve, visit, status):
     job = moving()
     page = visit(serve({"job-5eed": job}).server.url)
     expect(page.locator("#live")).to_contain_text("Live")
@@ -176,7 +176,7 @@ def test_a_job_that_is_over_says_so_and_shows_what_it_did(serve, visit, status):
         expect(failure).to_be_hidden()
 
 
-def test_a_pause_asks_for_nothing_and_keeps_what_is_shown(serve, visit):
+def test_a_paused_page_sends_no_request(serve, visit):
     job = moving()
     page = visit(serve({"job-5eed": job}).server.url)
     expect(page.locator("#live")).to_contain_text("Live")
@@ -192,7 +192,7 @@ def test_a_pause_asks_for_nothing_and_keeps_what_is_shown(serve, visit):
     expect(vertex(page, 2)).to_contain_text("Idle 100")
 
 
-def test_figures_that_are_old_are_called_stale_until_there_are_new_ones(serve, visit):
+def test_old_figures_are_marked_as_stale(serve, visit):
     job = moving()
     page = visit(serve({"job-5eed": job}).server.url, strict=False)  # the browser itself reports failed requests
     expect(page.locator("#live")).to_contain_text("Live")
@@ -225,7 +225,7 @@ def test_several_jobs_can_be_chosen_from(serve, visit):
     assert "job=one" in page.url
 
 
-def test_there_is_no_job_yet_and_then_there_is(serve, visit):
+def test_a_page_without_a_job_shows_the_first_one(serve, visit):
     jobs = {}
     page = visit(serve(jobs).server.url)
     expect(page.get_by_role("heading", level=1)).to_have_text("No job yet")
@@ -233,7 +233,7 @@ def test_there_is_no_job_yet_and_then_there_is(serve, visit):
     expect(page.get_by_role("heading", level=1)).to_have_text("synthetic")
 
 
-def test_a_job_is_cancelled_only_where_that_is_allowed_and_twice_wanted(serve, visit):
+def test_cancelling_needs_permission_and_confirmation(serve, visit):
     job = moving()
     page = visit(serve({"job-5eed": job}).server.url)
     expect(page.locator("#live")).to_contain_text("Live")
@@ -249,7 +249,7 @@ def test_a_job_is_cancelled_only_where_that_is_allowed_and_twice_wanted(serve, v
     expect(page.get_by_role("button", name="Cancel job")).to_be_hidden()
 
 
-def test_names_are_text_whatever_is_in_them(serve, visit):
+def test_names_are_shown_as_text(serve, visit):
     job = moving(nasty=True)
     sampled = job.shown.pressure
     bold = Stack(operator="<i>map</i>", frames=("<b>fat</b> (job.py:1)",), count=100)

@@ -1,16 +1,16 @@
-"""A report: the page as one file, opened without any network."""
+"""A report: the page as one file, opened without a network."""
 
 import re
 
 from playwright.sync_api import expect
-from tests.support_views import NASTY, synthetic_view
+from tests.support.job_views import NASTY, synthetic_view
 from tests.ui.support_browser import column, edge, open_tab, select, vertex, wait_until
 
 from headgate.observe import JobStatus, JobView
 from headgate.ui.report import render
 
 
-def test_a_file_shows_all_that_the_page_shows(visit, tmp_path):
+def test_a_report_shows_all_panels(visit, tmp_path):
     file = tmp_path / "report.html"
     view = synthetic_view(5, 4)
     file.write_text(render(view), encoding="utf-8")
@@ -36,7 +36,7 @@ def test_a_file_shows_all_that_the_page_shows(visit, tmp_path):
     expect(page.locator("#panel-workers tbody tr").first).to_be_visible()
 
 
-def test_a_file_asks_nobody_for_anything(visit, tmp_path):
+def test_a_report_sends_no_request(visit, tmp_path):
     file = tmp_path / "report.html"
     file.write_text(render(synthetic_view(3, 2)), encoding="utf-8")
     page = visit(file.as_uri(), strict=False)
@@ -51,7 +51,7 @@ def test_a_file_asks_nobody_for_anything(visit, tmp_path):
     assert re.findall(r"""(?:src|href)=["'](?!data:)[^"'#]""", file.read_text().partition("<script")[0]) == []
 
 
-def test_what_users_call_things_cannot_break_out_of_a_file(visit, tmp_path):
+def test_names_cannot_break_a_report(visit, tmp_path):
     file = tmp_path / "report.html"
     view = synthetic_view(4, 2, nasty=True, status=JobStatus.FAILED)
     text = render(view)
@@ -66,11 +66,11 @@ def test_what_users_call_things_cannot_break_out_of_a_file(visit, tmp_path):
     assert page.locator("img").count() == 0
 
 
-def test_a_file_of_a_job_without_past_samples_or_answer_says_so(visit, tmp_path):
+def test_a_report_without_history_samples_and_diagnosis(visit, tmp_path):
     file = tmp_path / "report.html"
     file.write_text(render(synthetic_view(3, 2, timeline=False, sampled=False, status=JobStatus.FINISHED)))
     page = visit(file.as_uri(), offline=True)
-    expect(page.get_by_text("Nobody asked while the job ran.")).to_be_visible()
+    expect(page.get_by_text("There is no diagnosis of this job.")).to_be_visible()
     expect(vertex(page, 1)).to_contain_text("Finished")
     panel = select(page, vertex(page, 1))
     expect(panel.get_by_text("No stacks were sampled.")).to_be_visible()

@@ -41,6 +41,7 @@ WIRE_CODES = {
     20: "ChecksumMismatch",
     21: "StorageError",
     22: "StorageFull",
+    23: "UnknownReceiver",
 }
 
 

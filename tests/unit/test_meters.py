@@ -1,7 +1,7 @@
-"""Counters, rates, and where a task's time goes."""
+"""Counters, and the time that a task spends in each state."""
 
 from headgate.clock import ManualClock
-from headgate.meters import Counter, Rate, TaskState, TaskTimer, TimeSpent
+from headgate.meters import Activity, Counter, TaskTimer, TimeSpent
 
 
 def test_a_counter_counts_up() -> None:
@@ -13,41 +13,18 @@ def test_a_counter_counts_up() -> None:
     assert counter.value == 42
 
 
-def test_a_rate_is_the_mean_since_the_last_look() -> None:
-    clock, counter = ManualClock(), Counter()
-    counter.add(1000)  # before the rate was made: not its business
-    rate = Rate(counter, clock.now_ns)
-    counter.add(50)
-    clock.advance_ms(500)
-    assert rate.per_second() == 100.0
-    clock.advance_ms(250)
-    assert rate.per_second() == 0.0
-    counter.add(3)
-    clock.advance_ms(1000)
-    assert rate.per_second() == 3.0
-
-
-def test_a_rate_asked_twice_at_once_forgets_nothing() -> None:
-    clock, counter = ManualClock(), Counter()
-    rate = Rate(counter, clock.now_ns)
-    counter.add(10)
-    assert rate.per_second() == 0.0
-    clock.advance_ms(1000)
-    assert rate.per_second() == 10.0
-
-
 def test_a_timer_splits_time_by_state() -> None:
     clock = ManualClock(10**15)
     timer = TaskTimer(clock.now_ns)
-    assert timer.state is TaskState.BUSY
+    assert timer.state is Activity.BUSY
     clock.advance_ms(1)
-    timer.enter(TaskState.IDLE)
-    assert timer.state is TaskState.IDLE
+    timer.enter(Activity.IDLE)
+    assert timer.state is Activity.IDLE
     clock.advance_ms(2)
     timer.leave()
-    assert timer.state is TaskState.BUSY
+    assert timer.state is Activity.BUSY
     clock.advance_ms(4)
-    timer.enter(TaskState.BACK_PRESSURED)
+    timer.enter(Activity.BACK_PRESSURED)
     clock.advance_ms(8)
     assert timer.statistics() == TimeSpent(busy_ns=5_000_000, idle_ns=2_000_000, back_pressured_ns=8_000_000)
     timer.leave()
@@ -57,23 +34,20 @@ def test_a_timer_splits_time_by_state() -> None:
     assert timer.statistics() == spent, "looking changes nothing"
 
 
-def test_whoever_wants_to_know_is_told_how_long_each_run_was() -> None:
-    clock, runs_ns = ManualClock(), list[int]()
-    timer = TaskTimer(clock.now_ns, runs_ns.append)
-    clock.advance_ms(3)
-    timer.enter(TaskState.IDLE)
-    clock.advance_ms(5)
-    timer.enter(TaskState.BACK_PRESSURED)
+def test_waiting_for_coroutines_is_neither_work_nor_one_of_the_other_waits() -> None:
+    clock = ManualClock()
+    timer = TaskTimer(clock.now_ns)
+    clock.advance_ms(1)
+    timer.enter(Activity.WAITING)
+    clock.advance_ms(2)
     timer.leave()
-    clock.advance_ms(7)
-    timer.enter(TaskState.IDLE)
-    assert runs_ns == [3_000_000, 7_000_000]
+    assert timer.statistics() == TimeSpent(busy_ns=1_000_000, idle_ns=0, back_pressured_ns=0, waiting_ns=2_000_000)
 
 
 def test_a_reader_overtaken_by_the_task_loses_no_time() -> None:
     """Time seen once must not be missing from the next look: rates made of it would be negative."""
     clock = ManualClock()
-    overtake: list[TaskState] = []
+    overtake: list[Activity] = []
 
     def now_ns() -> int:
         if overtake:  # the task's thread runs while the reader is about to read the clock
@@ -85,7 +59,7 @@ def test_a_reader_overtaken_by_the_task_loses_no_time() -> None:
     timer = TaskTimer(now_ns)
     clock.advance_ms(1000)
     before = timer.statistics()
-    overtake.append(TaskState.IDLE)
+    overtake.append(Activity.IDLE)
     after = timer.statistics()
     assert after.busy_ns >= before.busy_ns
     assert after.idle_ns >= before.idle_ns

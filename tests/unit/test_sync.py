@@ -4,9 +4,10 @@ import logging
 import threading
 
 import pytest
-from tests.support_buffers import PATIENCE_S, run_threads
+from tests.support.threads import run_threads
+from tests.support.waiting import PATIENCE_S
 
-from headgate.sync import ThreadSync, Ticker, together
+from headgate.sync import DebugLock, ThreadSync, Ticker, together
 
 
 def test_together_does_every_wake_in_order() -> None:
@@ -41,7 +42,7 @@ def test_the_lock_is_one_per_sync_and_mutexes_are_new() -> None:
 
 
 def test_a_wake_before_the_wait_is_not_lost() -> None:
-    waiter = ThreadSync().waiter()
+    waiter = ThreadSync().new_signal()
     waiter.wake()
     assert waiter.wait(None)
     assert not waiter.wait(0), "one wake, one return"
@@ -49,21 +50,21 @@ def test_a_wake_before_the_wait_is_not_lost() -> None:
 
 @pytest.mark.parametrize("timeout_s", [0, 0.001, -5])
 def test_a_wait_ends_with_its_time(timeout_s: float) -> None:
-    waiter = ThreadSync().waiter()
+    waiter = ThreadSync().new_signal()
     assert not waiter.wait(timeout_s)
     waiter.wake()
     assert waiter.wait(timeout_s), "a wake after the time still counts for the next wait"
 
 
 def test_a_wait_of_more_than_the_machine_can_count() -> None:
-    waiter = ThreadSync().waiter()
+    waiter = ThreadSync().new_signal()
     waiter.wake()
     assert waiter.wait(1e30)
 
 
 @pytest.mark.parametrize("timeout_s", [None, PATIENCE_S])
 def test_a_sleeper_is_woken_by_another_thread(timeout_s: float | None) -> None:
-    waiter = ThreadSync().waiter()
+    waiter = ThreadSync().new_signal()
     woken: list[bool] = []
     run_threads(lambda: woken.append(waiter.wait(timeout_s)), waiter.wake)
     assert woken == [True]
@@ -163,3 +164,36 @@ def test_the_ticker_refuses_what_it_cannot_do() -> None:
         ticker.every(0, lambda: None)
     with pytest.raises(AssertionError, match="closed"):
         ticker.every(1, lambda: None)
+
+
+def test_a_debug_lock_is_held_by_the_thread_that_took_it_only() -> None:
+    lock = ThreadSync(debug=True).lock
+    assert isinstance(lock, DebugLock)
+    others: list[bool] = []
+
+    def look() -> None:
+        others.append(DebugLock.any_held())
+        with pytest.raises(AssertionError, match="does not hold"):
+            lock.assert_held()
+        with pytest.raises(AssertionError, match="does not hold"):
+            lock.release()
+        assert not lock.acquire(blocking=False)
+
+    assert not DebugLock.any_held()
+    with lock:
+        lock.assert_held()
+        assert DebugLock.any_held()
+        assert lock.locked()
+        run_threads(look)
+        with pytest.raises(AssertionError, match="deadlock"):
+            lock.acquire()
+    assert others == [False]
+    assert not lock.locked()
+    assert not DebugLock.any_held()
+
+
+def test_tests_make_every_lock_a_debug_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(ThreadSync().lock, DebugLock)
+    assert isinstance(ThreadSync().mutex(), DebugLock)
+    monkeypatch.setattr(ThreadSync, "debug_by_default", False)
+    assert not isinstance(ThreadSync().lock, DebugLock), "production pays nothing"

@@ -4,7 +4,8 @@ A change here breaks peers of another version: it needs a new type or a new prot
 """
 
 import pytest
-from tests.support_wire import assemble, feed, request
+from msgspec.structs import replace
+from tests.support.frames import assemble, feed, request
 
 from headgate.wire import (
     CONNECTION,
@@ -40,6 +41,14 @@ CONTROL = [
         request(1, "etl", 2, vertex=3, output=4, subtask=5, subpartition=6, credit=None),
         "22000000 10 01 01000000 02000000 03000000 04000000 05000000 06000000 00000000 03 65746c",
     ),
+    (
+        replace(request(1, "etl", 2, vertex=3, output=4, subtask=5, subpartition=6, credit=7), compressed=True),
+        "22000000 10 02 01000000 02000000 03000000 04000000 05000000 06000000 07000000 03 65746c",
+    ),
+    (
+        replace(request(1, "etl", 2, vertex=3, output=4, subtask=5, subpartition=6, credit=None), compressed=True),
+        "22000000 10 03 01000000 02000000 03000000 04000000 05000000 06000000 00000000 03 65746c",
+    ),
     (AddCredit(receiver=5, attempt=1, credit=3), "0e000000 11 00 05000000 01000000 03000000"),
     (AddCredit(receiver=0xFFFFFFFE, attempt=258, credit=1 << 17), "0e000000 11 00 feffffff 02010000 00000200"),
     (CancelRequest(receiver=5, attempt=258), "0a000000 12 00 05000000 02010000"),
@@ -49,6 +58,7 @@ CONTROL = [
     (AnnounceBacklog(receiver=5, backlog=1 << 20), "0a000000 21 00 05000000 00001000"),
     (ReportError(receiver=5, code=258, text="é!"), "0b000000 30 00 05000000 0201 c3a921"),
     (ReportError(receiver=CONNECTION, code=4, text=""), "08000000 30 00 ffffffff 0400"),
+    (ReportError(receiver=5, code=23, text="no", ends=False), "0a000000 30 01 05000000 1700 6e6f"),
     (Close(), "02000000 31 00"),
     (KeepAlive(), "02000000 32 00"),
 ]
@@ -77,8 +87,8 @@ DATA = [
         "80",
     ),
     (
-        Data(receiver=5, sequence=1, backlog=2, size=1, compressed=True),
-        "10000000 20 02 05000000 01000000 02000000 00",
+        Data(receiver=5, sequence=1, backlog=2, size=1, compressed=1, unpacked=0x04030201),
+        "15000000 20 02 05000000 01000000 02000000 00 01 01020304",
         "28",
     ),
     (
@@ -97,8 +107,8 @@ DATA = [
         "80",
     ),
     (
-        Data(5, 1, 2, size=1, skew=63, event=True, compressed=True, last=True, checksum=0xFFFFFFFF),
-        "14000000 20 0f 05000000 01000000 02000000 3f ffffffff",
+        Data(5, 1, 2, size=1, skew=63, event=True, compressed=2, last=True, checksum=0xFFFFFFFF, unpacked=9),
+        "19000000 20 0f 05000000 01000000 02000000 3f ffffffff 02 09000000",
         "28",
     ),
     (

@@ -6,10 +6,10 @@ A change here makes files of another version unreadable: it needs a new version 
 import sys
 
 import pytest
-from tests.support_files import data, event, opened, read, writer
+from tests.support.partition_files import data, event, opened, read, writer
 
 from headgate.config import Compression
-from headgate.output.partition_file import ALL
+from headgate.output.disk.file import ALL
 
 pytestmark = pytest.mark.spec("P3")
 

@@ -1,14 +1,16 @@
-"""What users write pipelines with: streams, and the environment that runs them.
+"""The API of pipelines: streams, and the environment that runs them.
 
-A record's journey begins here as a sentence about it: everything in this package only adds nodes to a graph.
+The methods of streams only add nodes to a graph; `execute` of the environment makes a plan of it and runs that.
 """
 
-from headgate.api.connected import ConnectedStreams, JoinedStreams
+from headgate.api.connected import ConnectedStreams
 from headgate.api.environment import StreamExecutionEnvironment, environment
+from headgate.api.joined import JoinedStreams
 from headgate.api.keyed import KeyedStream
 from headgate.api.results import Results
+from headgate.api.sink import DataStreamSink
+from headgate.api.split import SplitStream
 from headgate.api.stream import DataStream
-from headgate.api.tuning import DataStreamSink
 from headgate.api.windowed import AllWindowedStream, WindowedStream
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "JoinedStreams",
     "KeyedStream",
     "Results",
+    "SplitStream",
     "StreamExecutionEnvironment",
     "WindowedStream",
     "environment",

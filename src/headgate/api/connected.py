@@ -1,4 +1,4 @@
-"""Two streams for one operator: connected streams, and joins in windows."""
+"""ConnectedStreams: two streams for one operator."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from headgate.api.core import checked, operator_name
-from headgate.api.hints import result_hint
 from headgate.api.keyed import KeyedStream
-from headgate.task.co_functions import CoFlatMapFunction, CoMapFunction, CoProcessFunction, KeyedCoProcessFunction
-from headgate.task.windows import WindowAssigner
+from headgate.api.user_functions import checked, operator_name, result_hint
+from headgate.functions.connected import CoFlatMapFunction, CoMapFunction, CoProcessFunction, KeyedCoProcessFunction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from headgate.graph.stream_graph import Edge
     from headgate.task.operator import Operator
 
-__all__ = ["ConnectedStreams", "JoinedStreams"]
+__all__ = ["ConnectedStreams", "with_two_inputs"]
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -27,39 +25,39 @@ R = TypeVar("R")
 
 
 class _MapEach(CoMapFunction[Any, Any, Any]):
-    """A plain function for each of two streams."""
+    """A `CoMapFunction` of two plain functions."""
 
     def __init__(self, first: Callable[[Any], Any], second: Callable[[Any], Any]) -> None:
         self._first = first
         self._second = second
 
     def map1(self, value: Any) -> Any:
-        """Of the first stream."""
+        """See `CoMapFunction`."""
         return self._first(value)
 
     def map2(self, value: Any) -> Any:
-        """Of the second."""
+        """See `CoMapFunction`."""
         return self._second(value)
 
 
 class _FlatMapEach(CoFlatMapFunction[Any, Any, Any]):
-    """A plain function for each of two streams."""
+    """A `CoFlatMapFunction` of two plain functions."""
 
     def __init__(self, first: Callable[[Any], Iterable[Any]], second: Callable[[Any], Iterable[Any]]) -> None:
         self._first = first
         self._second = second
 
     def flat_map1(self, value: Any) -> Iterable[Any]:
-        """Of the first stream."""
+        """See `CoFlatMapFunction`."""
         return self._first(value)
 
     def flat_map2(self, value: Any) -> Iterable[Any]:
-        """Of the second."""
+        """See `CoFlatMapFunction`."""
         return self._second(value)
 
 
 class ConnectedStreams(Generic[A, B]):
-    """Two streams that one operator reads: after `connect`.
+    """Two streams for one operator: returned by `DataStream.connect`.
 
     >>> import headgate as hg
     >>> class Tag(hg.CoMapFunction):
@@ -77,7 +75,7 @@ class ConnectedStreams(Generic[A, B]):
         self._second = second
 
     def key_by(self, key1: Callable[[A], Any], key2: Callable[[B], Any]) -> ConnectedStreams[A, B]:
-        """Bring records of both with equal keys to the same subtask.
+        """Return the connected streams, with records of equal keys of both in the same subtask.
 
         >>> import headgate as hg
         >>> env = hg.environment(local=True, parallelism=2)
@@ -93,7 +91,9 @@ class ConnectedStreams(Generic[A, B]):
         second: Callable[[B], R] | None = None,
         output_type: object = None,
     ) -> DataStream[R]:
-        """One record for each record: a `CoMapFunction`, or a plain function for each stream.
+        """Return one record for each record, by a `CoMapFunction` or a plain function for each stream.
+
+        If both streams are keyed, a `CoMapFunction` has state of each key, which both share: see `RuntimeContext`.
 
         >>> import headgate as hg
         >>> env = hg.environment(local=True, parallelism=2)
@@ -101,7 +101,8 @@ class ConnectedStreams(Generic[A, B]):
         >>> sorted(both.map(abs, len).execute_and_collect())
         [1, 2, 3]
         """
-        from headgate.task.process import CoMap  # noqa: PLC0415 - only where it is used
+        from headgate.task.operators.process import CoMap  # noqa: PLC0415 - imported when used
+        from headgate.task.operators.stateful import KeyedCoMap  # noqa: PLC0415
 
         self._rows("co_map")
         if second is None:
@@ -110,7 +111,7 @@ class ConnectedStreams(Generic[A, B]):
         else:
             hint = _common(result_hint(function), result_hint(second), output_type)
             both = _MapEach(checked("co_map", function), checked("co_map", second))
-        return self._then("co_map", function, partial(CoMap, both), hint)
+        return self._then("co_map", function, self._making(CoMap, KeyedCoMap, both), hint)
 
     def flat_map(
         self,
@@ -118,7 +119,9 @@ class ConnectedStreams(Generic[A, B]):
         second: Callable[[B], Iterable[R]] | None = None,
         output_type: object = None,
     ) -> DataStream[R]:
-        """Any number of records for each record: a `CoFlatMapFunction`, or a plain function for each stream.
+        """Return any number of records for each record, by a `CoFlatMapFunction` or a plain function for each stream.
+
+        If both streams are keyed, a `CoFlatMapFunction` has state of each key, as in `map`.
 
         >>> import headgate as hg
         >>> env = hg.environment(local=True, parallelism=2)
@@ -126,7 +129,8 @@ class ConnectedStreams(Generic[A, B]):
         >>> sorted(both.flat_map(lambda n: ["x"] * n, list).execute_and_collect())
         ['a', 'b', 'x', 'x', 'x', 'x', 'x']
         """
-        from headgate.task.process import CoFlatMap  # noqa: PLC0415 - only where it is used
+        from headgate.task.operators.process import CoFlatMap  # noqa: PLC0415 - imported when used
+        from headgate.task.operators.stateful import KeyedCoFlatMap  # noqa: PLC0415
 
         self._rows("co_flat_map")
         if second is None:
@@ -135,14 +139,14 @@ class ConnectedStreams(Generic[A, B]):
         else:
             hint = _common(result_hint(function, element=True), result_hint(second, element=True), output_type)
             both = _FlatMapEach(checked("co_flat_map", function), checked("co_flat_map", second))
-        return self._then("co_flat_map", function, partial(CoFlatMap, both), hint)
+        return self._then("co_flat_map", function, self._making(CoFlatMap, KeyedCoFlatMap, both), hint)
 
     def process(
         self,
         function: CoProcessFunction[A, B, R] | KeyedCoProcessFunction[Any, A, B, R],
         output_type: object = None,
     ) -> DataStream[R]:
-        """Any number of records for each record, with context; of keyed streams with state and timers that both share.
+        """Return any number of records for each record, by a function with context; keyed streams share its state.
 
         >>> import headgate as hg
         >>> class Enrich(hg.KeyedCoProcessFunction):
@@ -151,13 +155,13 @@ class ConnectedStreams(Generic[A, B]):
         ...         self.waiting = context.get_list_state("waiting")
         ...     def process_element1(self, order, ctx):
         ...         self.waiting.add(order[1])
-        ...         yield from self.give_out()
+        ...         yield from self.matches()
         ...     def process_element2(self, customer, ctx):
         ...         self.name.update(customer[1])
-        ...         yield from self.give_out()
-        ...     def give_out(self):
+        ...         yield from self.matches()
+        ...     def matches(self):
         ...         if self.name.value() is not None:
-        ...             for order in list(self.waiting.get()):
+        ...             for order in self.waiting.get():
         ...                 yield self.name.value(), order
         ...             self.waiting.clear()
         >>> env = hg.environment(local=True, parallelism=2)
@@ -166,7 +170,7 @@ class ConnectedStreams(Generic[A, B]):
         >>> sorted(orders.connect(customers).process(Enrich()).execute_and_collect())
         [('ann', 'tea'), ('bob', 'milk')]
         """
-        from headgate.task.process import CoProcess, KeyedCoProcess  # noqa: PLC0415 - only where it is used
+        from headgate.task.operators.process import CoProcess, KeyedCoProcess  # noqa: PLC0415 - imported when used
 
         self._rows("co_process")
         hint = result_hint(function, "process_element1", "process_element2", element=True, given=output_type)
@@ -185,13 +189,23 @@ class ConnectedStreams(Generic[A, B]):
         self._first._rows(what)
         self._second._rows(what)
 
+    def _making(
+        self, kind: Callable[..., Operator], keyed: Callable[..., Operator], function: Any
+    ) -> Callable[[], Operator]:
+        """Return the factory of an operator; if both streams are keyed, of one with state."""
+        first, second = self._first, self._second
+        if isinstance(first, KeyedStream) and isinstance(second, KeyedStream):
+            return partial(keyed, first._by_key("connect"), second._by_key("connect"), function)
+        return partial(kind, function)
+
     def _then(self, what: str, function: object, make: Callable[[], Operator], hint: object) -> DataStream[Any]:
-        return _two_inputs(self._first, self._second, operator_name(what, function), make, hint)
+        return with_two_inputs(self._first, self._second, operator_name(what, function), make, hint)
 
 
-def _two_inputs(
+def with_two_inputs(
     first: DataStream[Any], second: DataStream[Any], name: str, make: Callable[[], Operator], hint: object
 ) -> DataStream[Any]:
+    """Add an operator that reads both streams, and return the stream of its results."""
     edges: list[Edge] = [*first._edges, *(replace(edge, input=1) for edge in second._edges)]
     return first._then(name, make, hint=hint, edges=edges)
 
@@ -206,55 +220,3 @@ def _common(first: object, second: object, given: object) -> object:
     if given is not None:
         return given
     return first if first == second else None
-
-
-class JoinedStreams(Generic[A, B]):
-    """Two streams to be joined: after `join`. Keyed streams have their keys; others need `where` and `equal_to`.
-
-    >>> import headgate as hg
-    >>> strategy = hg.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda pair: pair[1])
-    >>> env = hg.environment(local=True, parallelism=2)
-    >>> shown = env.from_collection([("ad1", 100), ("ad2", 200)]).assign_timestamps_and_watermarks(strategy)
-    >>> clicked = env.from_collection([("ad1", 700), ("ad2", 1700)]).assign_timestamps_and_watermarks(strategy)
-    >>> joined = shown.join(clicked).where(lambda pair: pair[0]).equal_to(lambda pair: pair[0])
-    >>> seconds = joined.window(hg.TumblingEventTimeWindows.of(hg.Time.seconds(1)))
-    >>> list(seconds.apply(lambda show, click: (show[0], click[1] - show[1])).execute_and_collect())
-    [('ad1', 600)]
-    """
-
-    def __init__(self, first: DataStream[A], second: DataStream[B], assigner: WindowAssigner | None = None) -> None:
-        self._first = first
-        self._second = second
-        self._assigner = assigner
-
-    def where(self, key: Callable[[A], Any]) -> JoinedStreams[A, B]:
-        """The key of the first stream's records."""
-        return JoinedStreams(self._first.key_by(key), self._second, self._assigner)
-
-    def equal_to(self, key: Callable[[B], Any]) -> JoinedStreams[A, B]:
-        """The key of the second stream's records."""
-        return JoinedStreams(self._first, self._second.key_by(key), self._assigner)
-
-    def window(self, window_assigner: WindowAssigner) -> JoinedStreams[A, B]:
-        """The windows in which records must be together."""
-        if not isinstance(window_assigner, WindowAssigner):
-            raise TypeError(
-                f"window wants an assigner, such as TumblingEventTimeWindows.of(size), not {window_assigner!r}"
-            )
-        return JoinedStreams(self._first, self._second, window_assigner)
-
-    def apply(self, function: Callable[[A, B], R], output_type: object = None) -> DataStream[R]:
-        """One record for each pair with equal keys in the same window: see the class."""
-        from headgate.task.window_join import WindowJoin  # noqa: PLC0415 - only where it is used
-
-        checked("join", function, "join")
-        keys = []
-        for stream, method in ((self._first, "where"), (self._second, "equal_to")):
-            if not isinstance(stream, KeyedStream):
-                raise TypeError(f"join: {stream!r} has no key: use {method}(key), or key_by before join")
-            keys.append(stream._by_key("join"))
-        if self._assigner is None:
-            raise TypeError("join needs a window: use window(assigner) before apply")
-        make = partial(WindowJoin, keys[0], keys[1], self._assigner, function)
-        hint = result_hint(function, "join", given=output_type)
-        return _two_inputs(self._first, self._second, operator_name("join", function), make, hint)

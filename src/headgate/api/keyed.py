@@ -1,25 +1,31 @@
-"""KeyedStream: streams whose equal keys meet in one subtask, and what can be kept for each key."""
+"""KeyedStream: a stream whose records with equal keys are in the same subtask; aggregates, state and windows by key."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from headgate.api.core import checked, operator_name
-from headgate.api.hints import result_hint
 from headgate.api.stream import DataStream
-from headgate.task.functions import KeyedProcessFunction
+from headgate.api.user_functions import checked, operator_name, result_hint
+from headgate.functions.basic import Function
+from headgate.functions.process import KeyedProcessFunction
+from headgate.graph.plan import ShipKind
+from headgate.task.operators.basic import Filter, FlatMap, Map
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from headgate.api.environment import StreamExecutionEnvironment
     from headgate.api.windowed import WindowedStream
+    from headgate.functions.basic import ReduceFunction
+    from headgate.graph.plan import Ship
     from headgate.graph.stream_graph import Edge
-    from headgate.task.functions import ReduceFunction
-    from headgate.task.keyed import How
+    from headgate.task.operator import Operator
+    from headgate.task.operators.keyed import How
 
 __all__ = ["KeyedStream"]
+
+_METHODS = {ShipKind.GLOBAL: "global_", ShipKind.CUSTOM: "partition_custom"}  # methods not named as their kind
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -27,11 +33,14 @@ R = TypeVar("R")
 
 
 class KeyedStream(DataStream[T], Generic[K, T]):
-    """A stream after `key_by`.
+    """A stream with keys: returned by `DataStream.key_by`.
 
-    Its running aggregates (`reduce`, `sum`, `min`, `max`, `min_by`, `max_by`, `count`) give out one record for every
-    record in STREAMING mode, and in BATCH mode only the last one of each key, when all input is there. Functions,
-    windows and joins see one key after the other in BATCH.
+    A running aggregate (`reduce`, `sum`, `min`, `max`, `min_by`, `max_by`, `count`) emits its result so far for every
+    record in STREAMING mode, and in BATCH mode only the last result of each key, at the end of the input. Functions
+    with state, windows and joins process one key after the other in BATCH.
+
+    A function class of `map`, `flat_map`, `filter`, `reduce` or `process` has state of each key: it requests it from
+    its `RuntimeContext` in `open`. The streams that these methods return are not keyed.
 
     >>> import headgate as hg
     >>> env = hg.environment(local=True, parallelism=2)
@@ -52,7 +61,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         self._key_hint = key_hint
 
     def reduce(self, function: Callable[[T, T], T] | ReduceFunction[T]) -> DataStream[T]:
-        """All records of a key so far as one, given out for every record; in BATCH mode once, when all are there.
+        """Return the merged records of each key so far, for every record; in BATCH mode once per key, at the end.
 
         >>> import headgate as hg
         >>> env = hg.environment(local=True, parallelism=1)
@@ -64,7 +73,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         >>> list(pairs.reduce(lambda x, y: (x[0], x[1] + y[1])).execute_and_collect())
         [('a', 4), ('b', 2)]
         """
-        from headgate.task.keyed import KeyedReduce  # noqa: PLC0415 - only where it is used
+        from headgate.task.operators.keyed import KeyedReduce  # noqa: PLC0415 - imported when used
 
         key = self._by_key("reduce")
         checked("reduce", function, "reduce")
@@ -72,24 +81,25 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         return self._then(operator_name("reduce", function), make, hint=self.hint)
 
     def sum(self, field: int | str | None = None) -> DataStream[T]:
-        """The sum of a field over the records of a key so far, in the first of them, given out for every record.
+        """Return the first record of each key, with the sum of a field so far, for every record.
 
-        In BATCH mode it is given out once for each key, when all its records are there.
+        In BATCH mode it is emitted once per key, at the end of the input.
 
         Args:
-            field: Its index in a tuple or list, its key in a dict, its name in an object; None: the record itself.
+            field: The index in a tuple or list, the key in a dict, or the name in an object; None: the first field of a
+                tuple or list, or the record itself if it is a number. A dict or an object needs the name.
 
         >>> import headgate as hg
         >>> env = hg.environment(local=True, parallelism=1)
         >>> list(env.from_collection([1, 2, 3]).key_by(lambda n: n % 2).sum().execute_and_collect())
         [1, 2, 4]
+        >>> list(env.from_collection([(2, "tea"), (3, "tea")]).key_by(lambda sale: sale[1]).sum().execute_and_collect())
+        [(2, 'tea'), (5, 'tea')]
         """
         return self._aggregated("sum", field)
 
     def min(self, field: int | str | None = None) -> DataStream[T]:
-        """The smallest value of a field so far, put into the first record of its key: see `sum`, `min_by`.
-
-        In BATCH mode it is given out once for each key, when all its records are there.
+        """Return the first record of each key, with the minimum of a field so far: see `sum`, `min_by`.
 
         >>> import headgate as hg
         >>> env = hg.environment(local=True, parallelism=1)
@@ -99,9 +109,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         return self._aggregated("min", field)
 
     def max(self, field: int | str | None = None) -> DataStream[T]:
-        """The largest value of a field so far, put into the first record of its key: see `sum`, `max_by`.
-
-        In BATCH mode it is given out once for each key, when all its records are there.
+        """Return the first record of each key, with the maximum of a field so far: see `sum`, `max_by`.
 
         >>> import headgate as hg
         >>> env = hg.environment(local=True, parallelism=1)
@@ -111,9 +119,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         return self._aggregated("max", field)
 
     def min_by(self, field: int | str | None = None) -> DataStream[T]:
-        """The record with the smallest value of a field so far, the first of several.
-
-        In BATCH mode it is given out once for each key, when all its records are there.
+        """Return the record of each key with the minimum of a field so far, the first of several: see `sum`.
 
         >>> import headgate as hg
         >>> env = hg.environment(local=True, parallelism=1)
@@ -124,9 +130,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         return self._aggregated("min_by", field)
 
     def max_by(self, field: int | str | None = None) -> DataStream[T]:
-        """The record with the largest value of a field so far, the first of several.
-
-        In BATCH mode it is given out once for each key, when all its records are there.
+        """Return the record of each key with the maximum of a field so far, the first of several: see `sum`.
 
         >>> import headgate as hg
         >>> env = hg.environment(local=True, parallelism=1)
@@ -137,7 +141,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         return self._aggregated("max_by", field)
 
     def count(self) -> DataStream[tuple[K, int]]:
-        """Each key with the number of its records so far, given out for every record; in BATCH mode once, at the end.
+        """Return each key with the number of its records so far, for every record; in BATCH mode once, at the end.
 
         >>> import headgate as hg
         >>> env = hg.environment(local=True, parallelism=2)
@@ -145,7 +149,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         >>> dict(words.count().execute_and_collect()) == {"to": 2, "be": 2, "or": 1, "not": 1}
         True
         """
-        from headgate.task.keyed import KeyedCount  # noqa: PLC0415 - only where it is used
+        from headgate.task.operators.keyed import KeyedCount  # noqa: PLC0415 - imported when used
 
         key = self._by_key("count")
         hint = None if self._key_hint is None else tuple[self._key_hint, int]  # type: ignore[name-defined]
@@ -154,10 +158,10 @@ class KeyedStream(DataStream[T], Generic[K, T]):
     def process(  # type: ignore[override]
         self, function: KeyedProcessFunction[K, T, R], output_type: object = None
     ) -> DataStream[R]:
-        """Any number of records for each record, with state and timers of its key: see `KeyedProcessFunction`.
+        """Return any number of records for each record, with state and timers of its key: see `KeyedProcessFunction`.
 
-        In BATCH mode the function sees one key after the other: its records in the order in which they came, its
-        timers of event time where they would have fired, and then all that are left. State is forgotten with its key.
+        In BATCH mode the function processes one key after the other: its records in the order of arrival, its
+        event-time timers between them as in STREAMING, then the remaining timers. Then the key's state is cleared.
 
         >>> import headgate as hg
         >>> class FirstOnly(hg.KeyedProcessFunction):
@@ -172,7 +176,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         >>> sorted(words.process(FirstOnly()).execute_and_collect())
         ['be', 'not', 'or', 'to']
         """
-        from headgate.task.keyed import KeyedProcess  # noqa: PLC0415 - only where it is used
+        from headgate.task.operators.keyed import KeyedProcess  # noqa: PLC0415 - imported when used
 
         key = self._by_key("process")
         if not isinstance(function, KeyedProcessFunction):
@@ -181,7 +185,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         return self._then(operator_name("process", function), partial(KeyedProcess, key, function), hint=hint)
 
     def window(self, window_assigner: Any) -> WindowedStream[K, T]:
-        """Group the records of each key by windows.
+        """Return the records of each key, grouped by windows.
 
         >>> import headgate as hg
         >>> strategy = hg.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda pair: pair[1])
@@ -193,33 +197,54 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         >>> sorted(counted.execute_and_collect())
         [('ann', 1000, 2), ('ann', 2000, 1), ('bob', 1000, 1)]
         """
-        from headgate.api.windowed import WindowedStream  # noqa: PLC0415 - it is made of this
+        from headgate.api.windowed import WindowedStream  # noqa: PLC0415 - imports this module
 
         self._by_key("window")
         return WindowedStream(self, window_assigner)
 
     def count_window(self, size: int, slide: int | None = None) -> WindowedStream[K, T]:
-        """Group the records of each key by so many, and begin a new group every `slide` records.
+        """Return the records of each key, grouped by windows of `size` records; one starts every `slide` records.
+
+        As in PyFlink, window `i` contains the `size` records of its key from record `i * slide` on. Only full windows
+        have results.
 
         >>> import headgate as hg
         >>> env = hg.environment(local=True, parallelism=1)
         >>> pairs = env.from_collection(range(6)).key_by(lambda n: n % 2).count_window(2)
         >>> sorted(pairs.reduce(lambda a, b: a + b).execute_and_collect())
         [2, 4]
+        >>> sliding = env.from_collection(range(4)).key_by(lambda n: 0).count_window(2, 1)
+        >>> list(sliding.apply(lambda key, window, values: [values]).execute_and_collect())
+        [[0, 1], [1, 2], [2, 3]]
         """
-        from headgate.api.windowed import count_windows  # noqa: PLC0415 - it is made of this
+        from headgate.api.windowed import count_windows  # noqa: PLC0415 - imports this module
 
         return self.window(count_windows(size, slide))
 
+    def _making(self, kind: type[Map | FlatMap | Filter], function: Any) -> Callable[[], Operator]:
+        if self._key is None or not isinstance(function, Function):
+            return super()._making(kind, function)  # without `open` it cannot request state
+        from headgate.task.operators.stateful import KeyedFilter, KeyedFlatMap, KeyedMap  # noqa: PLC0415 - imported when used
+
+        with_state: dict[type, Any] = {Map: KeyedMap, FlatMap: KeyedFlatMap, Filter: KeyedFilter}
+        return partial(with_state[kind], self._key, function)
+
+    def _shipped(self, ship: Ship) -> DataStream[T]:
+        name = _METHODS.get(ship.kind, ship.kind.value)
+        raise TypeError(
+            f"{name} of a keyed stream is refused: it would undo key_by; leave one of them out, or use {name} after the"
+            " next operator"
+        )
+
     def _aggregated(self, how: How, field: int | str | None) -> DataStream[T]:
-        from headgate.task.keyed import KeyedAggregateField  # noqa: PLC0415 - only where it is used
+        from headgate.task.operators.keyed import KeyedAggregateField  # noqa: PLC0415 - imported when used
 
         key = self._by_key(how)
         name = how if field is None else f"{how}({field})"
         return self._then(name, partial(KeyedAggregateField, key, field, how), hint=self.hint)
 
     def _by_key(self, what: str) -> Callable[[Any], Hashable]:
-        """The function that gives a row's key, for what needs one."""
+        """Return the key function; raise if the stream is keyed by columns."""
         if self._key is None:
             raise TypeError(
                 f"{what} is for rows, and this stream is keyed by columns of record batches: use map_batches, or"

@@ -1,7 +1,7 @@
-"""What `execute_and_collect` returns: the records of a stream, as they arrive in the driver.
+"""Results: the records of a stream in the driver, returned by `execute_and_collect`.
 
-A sink in the driver puts batches into an `Inbox`; whoever iterates takes them out. The inbox is bounded: who does not
-iterate holds the job back.
+A sink in the driver puts batches into an `Inbox`; the thread that iterates takes them out. The inbox is bounded: an
+iteration that stops holds the job back.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from headgate.api.running import shows_progress, stop, watching
+from headgate.api.running import showing_progress, shows_progress, stop
 from headgate.errors import Cancelled
+from headgate.interrupts import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,11 +25,11 @@ __all__ = ["Inbox", "Results"]
 
 T = TypeVar("T")
 
-_MOST_VALUES = 10_000  # that wait to be taken
+_MAX_VALUES = 10_000  # in the inbox
 
 
 class Inbox:
-    """Batches on their way from the sink to whoever iterates.
+    """A bounded queue of batches between the sink and the iteration.
 
     >>> inbox = Inbox()
     >>> inbox.put_batch([1, 2]); inbox.end()
@@ -44,29 +45,33 @@ class Inbox:
         self._ended = False
 
     def watch(self, job: Job) -> None:
-        """The job that fills it: nobody waits any longer when that is over."""
+        """Set the job that fills the inbox; blocked calls return when it is over."""
         self._job = job
         job.on_change(self._on_change)
 
     def put_batch(self, values: list[Any]) -> None:
-        """Add a batch; waits while there is much to take, and drops it when nobody is going to."""
+        """Add a batch; block while the inbox is full, and drop the batch after its end or that of the job."""
         with self._changed:
-            while (
-                self._values >= _MOST_VALUES and not self._ended and not (self._job is not None and self._job.stopping)
-            ):
-                self._changed.wait()
+            wait_until(
+                self._changed,
+                lambda: self._values < _MAX_VALUES or self._ended or (self._job is not None and self._job.stopping),
+            )
             if not self._ended:
                 self._batches.append(values)
                 self._values += len(values)
                 self._changed.notify_all()
 
     def take(self) -> list[Any] | None:
-        """The next batch; None: there is no more."""
+        """Remove and return the next batch; block until there is one. Return None at the end."""
         with self._changed:
-            while not self._batches:
-                if self._ended or (self._job is not None and self._job.status.over):
-                    return None
-                self._changed.wait()
+            wait_until(
+                self._changed,
+                lambda: bool(
+                    self._batches or self._ended or (self._job is not None and self._job.status.over),
+                ),
+            )
+            if not self._batches:
+                return None
             batch = self._batches.popleft()
             self._values -= len(batch)
             self._changed.notify_all()
@@ -74,11 +79,11 @@ class Inbox:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more is put, or wanted."""
+        """True if no further batch is added or needed."""
         return self._ended
 
     def end(self) -> None:
-        """Nothing more is put, or wanted."""
+        """End the inbox: no further batch is added or needed."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -90,10 +95,10 @@ class Inbox:
 
 
 class Results(Generic[T]):
-    """An iterator over the records of a stream; the job runs meanwhile.
+    """An iterator over the records of a stream while the job runs.
 
-    When it comes to its end without an error the job has finished; what the job fails with is raised. `close`, or the
-    end of a `with` block, cancels a job that is not over.
+    At the end of the iteration the job has finished; its failure is raised by the iteration. `close`, or the end of a
+    `with` block, cancels a job that is not over.
 
     >>> import headgate as hg
     >>> env = hg.environment(local=True, parallelism=1)
@@ -122,7 +127,7 @@ class Results(Generic[T]):
         self.close()
 
     def _next_batch(self) -> list[T] | None:
-        """None: the job has finished. Ctrl-C cancels it and is raised again."""
+        """Return the next batch, or None if the job has finished. Ctrl-C cancels it and is raised again."""
         try:
             batch = self._inbox.take()
             if batch is None:
@@ -142,16 +147,16 @@ class Results(Generic[T]):
         return self._watched()
 
     def _watched(self) -> Iterator[T]:
-        """The same, while a terminal shows how the job goes. Who stops in the middle can go on with another loop."""
-        with watching(self.job, self._progress):
-            for value in self._values:  # noqa: UP028 - `yield from` would close it with this one
+        """Iterate while a terminal shows the progress. A second loop continues where the first one stopped."""
+        with showing_progress(self.job, self._progress):
+            for value in self._values:  # noqa: UP028 - `yield from` would close `_values` with this generator
                 yield value
 
     def __next__(self) -> T:
         return next(self._values)
 
     def close(self) -> None:
-        """No more is wanted: cancel the job unless it is over."""
+        """Cancel the job unless it is over."""
         self._inbox.end()
         self.job.cancel()
 

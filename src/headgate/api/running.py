@@ -1,9 +1,9 @@
-"""What whoever waits for a job sees meanwhile, and how Ctrl-C ends it.
+"""Waiting for a job: its progress on stderr, and its cancellation by Ctrl-C.
 
-Used by the environment, by `Results` and by commands, on the thread that waits. Everything is shown on stderr: drawn
-where that is a terminal, as a line now and then where progress was asked for and it is none, else not at all.
+Used by the environment, by `Results` and by commands, on the waiting thread. Progress is drawn if stderr is a terminal;
+otherwise it is a line every 5 s if progress was requested, and nothing if not.
 
-Invariants: nothing that is drawn stays, also when the program ends in the middle; one job at a time is shown.
+Invariants: everything drawn is removed, also when the program ends meanwhile. One job at a time is shown.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ __all__ = [
     "await_job",
     "is_terminal",
     "progress_line",
-    "remember",
-    "saying",
+    "register_job",
+    "showing_activity",
+    "showing_progress",
     "shows_progress",
     "stop",
-    "unfinished",
-    "watching",
+    "unfinished_jobs",
 ]
 
-_STOP_S: Final = 20.0  # how long Ctrl-C waits for the end of a job; a second one does not wait
-_SAY_AFTER_S: Final = 1.0  # what takes less is not worth a word
-_PLAIN_S: Final = 5.0  # between two lines, where there is no terminal to draw on
+_STOP_S: Final = 20.0  # how long Ctrl-C waits for the end of a job; a second Ctrl-C does not wait
+_ACTIVITY_S: Final = 1.0  # shorter activities are not shown
+_LINE_S: Final = 5.0  # between two lines, if stderr is not a terminal
 
 _jobs: WeakSet[Job] = WeakSet()
 _jobs_lock = threading.Lock()
-_shown = threading.Lock()  # held by the one that is shown
+_display = threading.Lock()  # held while a job is shown
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether something can be drawn there.
+    """Return True if the stream is a terminal that can be drawn on.
 
     >>> import io
     >>> is_terminal(io.StringIO())
@@ -55,7 +55,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def shows_progress(progress: bool | None) -> bool:
-    """Whether anything is to be shown: as was said, or where there is a terminal.
+    """Return `progress`, or if it is None, True if stderr is a terminal.
 
     >>> shows_progress(True), shows_progress(False)
     (True, False)
@@ -63,17 +63,9 @@ def shows_progress(progress: bool | None) -> bool:
     return is_terminal(sys.stderr) if progress is None else progress
 
 
-def remember(job: Job) -> None:
-    """Let `unfinished` know of a job, and other processes of this user see it; what is left of it at its end is kept.
-
-    >>> import headgate as hg
-    >>> env = hg.environment(local=True, parallelism=1)
-    >>> ended = env.rate(10).for_each(lambda n: None)
-    >>> job = env.execute_async("for ever")  # which calls it
-    >>> job in unfinished(), stop(job), job in unfinished()
-    (True, True, False)
-    """
-    from headgate.attach.offers import offer, settle  # noqa: PLC0415 - not before something is run
+def register_job(job: Job) -> None:
+    """Add a job to `unfinished_jobs`, and publish it to other processes of this user; its final state is kept."""
+    from headgate.attach.publishing import publish, wait_kept  # noqa: PLC0415 - imported when used
 
     with _jobs_lock:
         _jobs.add(job)
@@ -81,49 +73,27 @@ def remember(job: Job) -> None:
 
     def wind_up() -> None:
         before()
-        settle(number)
+        wait_kept(number)
 
     job.wind_up = wind_up
-    offer(job)
+    publish(job)
 
 
-def unfinished() -> list[Job]:
-    """The jobs that were started in this process and are not over.
-
-    >>> import headgate as hg
-    >>> env = hg.environment(local=True, parallelism=1)
-    >>> ended = env.rate(10).for_each(lambda n: None)
-    >>> job = env.execute_async("for ever")
-    >>> [one.name for one in unfinished()], job.cancel(), unfinished()
-    (['for ever'], True, [])
-    """
+def unfinished_jobs() -> list[Job]:
+    """Return the jobs of this process that are not over."""
     with _jobs_lock:
         jobs = list(_jobs)
     return [job for job in jobs if not job.status.over]
 
 
 def stop(job: Job) -> bool:
-    """Cancel a job for somebody who does not want to wait long; whether it is over.
-
-    >>> from headgate.coordinator.job import Job, JobStatus
-    >>> job = Job("1", "etl", progress=lambda: None, cancel=lambda reason: job.end(JobStatus.CANCELLED))
-    >>> stop(job), job.status
-    (True, <JobStatus.CANCELLED: 'cancelled'>)
-    """
+    """Cancel a job and wait up to 20 s. Return True if it is over."""
     return job.cancel(timeout_s=_STOP_S)
 
 
 def await_job(job: Job, progress: bool | None = None) -> None:
-    """Wait for the end of a job and show how it goes; Ctrl-C cancels it and is raised again.
-
-    >>> import headgate as hg
-    >>> env = hg.environment(local=True, parallelism=1)
-    >>> printed = env.from_collection(["to", "be"]).print()
-    >>> await_job(env.execute_async())
-    to
-    be
-    """
-    with watching(job, progress):
+    """Block until the end of a job, and show its progress; Ctrl-C cancels the job and is raised again."""
+    with showing_progress(job, progress):
         try:
             job.await_termination()
         except KeyboardInterrupt:
@@ -132,46 +102,37 @@ def await_job(job: Job, progress: bool | None = None) -> None:
 
 
 @contextmanager
-def watching(job: Job, progress: bool | None = None) -> Iterator[None]:
-    """Show how a job goes, as long as the block lasts.
-
-    Args:
-        job: Which.
-        progress: Whether to show it; None: in a terminal.
-
-    >>> with watching(None, progress=False):
-    ...     print("quiet")
-    quiet
-    """
-    if not shows_progress(progress) or not _shown.acquire(blocking=False):
+def showing_progress(job: Job, progress: bool | None = None) -> Iterator[None]:
+    """Show the progress of a job until the end of the block, if `shows_progress(progress)`."""
+    if not shows_progress(progress) or not _display.acquire(blocking=False):
         yield
         return
     live = is_terminal(sys.stderr)
     stack = ExitStack()
     try:
-        # A generator that is iterated halfway lives until the interpreter ends: what it has drawn must not.
+        # A generator that is iterated halfway lives until the interpreter ends, and so would its drawing.
         atexit.register(stack.close)
         if live:
             from headgate.coordinator.terminal import show_progress  # noqa: PLC0415 - only where it is used
 
             stack.enter_context(show_progress(job, enabled=True))
         else:
-            stack.enter_context(_repeated(lambda: _say_line(progress_line(job.last_progress)), _PLAIN_S))
+            stack.enter_context(_repeated(lambda: _write_line(progress_line(job.last_progress)), _LINE_S))
         yield
     finally:
         try:
             atexit.unregister(stack.close)
             stack.close()
         finally:
-            _shown.release()
+            _display.release()
 
 
 def progress_line(progress: Progress) -> str:
-    """A job in one line, for a log.
+    """Return the progress of a job in one line.
 
     >>> from headgate.observe.progress import Progress, VertexProgress
     >>> from headgate.observe.status import JobStatus
-    >>> from headgate.worker.messages import TaskState
+    >>> from headgate.control.messages import TaskState
     >>> words = VertexProgress(
     ...     id=0, name="words", parallelism=2, state=TaskState.RUNNING, records_out_per_s=1500, subtasks=()
     ... )
@@ -193,52 +154,48 @@ def progress_line(progress: Progress) -> str:
 
 
 @contextmanager
-def saying(what: str, progress: bool | None = None) -> Iterator[None]:
-    """Say what is going on if it takes longer than a moment, as long as the block lasts.
-
-    >>> with saying("starting Spark"):
-    ...     pass
-    """
+def showing_activity(what: str, progress: bool | None = None) -> Iterator[None]:
+    """Show an activity and its seconds until the end of the block, if it takes longer than 1 s."""
     stream = sys.stderr
     if not shows_progress(progress):
         yield
         return
     live = is_terminal(stream)
-    began_s, said = time.monotonic(), False
+    began_s, shown = time.monotonic(), False
 
-    def say() -> None:
-        nonlocal said
+    def show() -> None:
+        nonlocal shown
         if live:
             stream.write(f"\r{what} ... {time.monotonic() - began_s:.0f} s\x1b[K")
             stream.flush()
-        elif not said:
-            _say_line(f"{what} ...")
-        said = True
+        elif not shown:
+            _write_line(f"{what} ...")
+        shown = True
 
     try:
-        with _repeated(say, _SAY_AFTER_S):
+        with _repeated(show, _ACTIVITY_S):
             yield
     finally:
-        if live and said:
+        if live and shown:
             stream.write("\r\x1b[K")
             stream.flush()
 
 
-def _say_line(text: str) -> None:
+def _write_line(text: str) -> None:
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
 @contextmanager
 def _repeated(action: Callable[[], object], every_s: float) -> Iterator[None]:
-    """Call it again and again, from a thread."""
+    """Call `action` every `every_s` seconds in a thread, until the end of the block."""
     over = threading.Event()
 
     def repeat() -> None:
         while not over.wait(every_s):
             try:
                 action()
-            except (OSError, ValueError):  # nobody reads it any more
+            except (OSError, ValueError):  # stderr is closed
                 return
 
     thread = threading.Thread(target=repeat, name="headgate-progress", daemon=True)

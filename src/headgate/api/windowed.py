@@ -1,13 +1,12 @@
-"""WindowedStream and AllWindowedStream: what can be done with the records of a window."""
+"""WindowedStream and AllWindowedStream: functions over the records of windows, by key and of all records."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from headgate.api.core import checked, operator_name
-from headgate.api.hints import result_hint
-from headgate.task.windows import CountSlidingWindows, CountTumblingWindows, WindowAssigner, to_ms
+from headgate.api.user_functions import checked, operator_name, result_hint
+from headgate.functions.windows import CountSlidingWindows, CountTumblingWindows, WindowAssigner, to_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
 
     from headgate.api.keyed import KeyedStream
     from headgate.api.stream import DataStream
-    from headgate.task.functions import AggregateFunction, OutputTag, ReduceFunction
-    from headgate.task.windows import ProcessAllWindowFunction, ProcessWindowFunction
+    from headgate.functions.basic import AggregateFunction, OutputTag, ReduceFunction
+    from headgate.functions.windows import ProcessAllWindowFunction, ProcessWindowFunction
 
 __all__ = ["AllWindowedStream", "WindowedStream", "count_windows"]
 
@@ -27,7 +26,7 @@ R = TypeVar("R")
 
 
 def count_windows(size: int, slide: int | None = None) -> WindowAssigner:
-    """Windows of so many records; a new one every `slide` records, or when the last is full.
+    """Return windows of `size` records; one starts every `slide` records, or when the one before it is full.
 
     >>> count_windows(10), count_windows(10, 5)
     (CountTumblingWindows(size=10), CountSlidingWindows(size=10, slide=5))
@@ -36,7 +35,7 @@ def count_windows(size: int, slide: int | None = None) -> WindowAssigner:
 
 
 class _Windowed(Generic[T]):
-    """What windows of a key and windows of all records share."""
+    """The base of windowed streams."""
 
     def __init__(self, stream: DataStream[T], key: Callable[[Any], Any] | None, assigner: WindowAssigner) -> None:
         if not isinstance(assigner, WindowAssigner):
@@ -48,7 +47,7 @@ class _Windowed(Generic[T]):
         self._late: OutputTag[Any] | None = None
 
     def allowed_lateness(self, time: int | timedelta) -> Self:
-        """Keep windows so much longer than the watermark says; a record that comes then gives out their result again.
+        """Keep windows open for this long after the watermark; a record that arrives then fires its window again.
 
         Args:
             time: Milliseconds, a `Time` or a timedelta.
@@ -63,7 +62,9 @@ class _Windowed(Generic[T]):
         return self
 
     def side_output_late_data(self, tag: OutputTag[T]) -> Self:
-        """Give out records that are too late for all their windows under a tag, rather than drop them.
+        """Emit records that are too late to a side output, instead of counting them in `late_records_dropped`.
+
+        A record that is late for only some of its windows is emitted once, and is added to the other windows.
 
         >>> import headgate as hg
         >>> late = hg.OutputTag("late", int)
@@ -80,7 +81,7 @@ class _Windowed(Generic[T]):
     def _result(
         self, how: str, function: Any, hint: object, window_function: Any = None, *, method: str = "process"
     ) -> DataStream[Any]:
-        from headgate.task.window_operator import WindowOperator  # noqa: PLC0415 - only where it is used
+        from headgate.task.windows.operator import WindowOperator  # noqa: PLC0415 - imported when used
 
         if window_function is not None:
             checked(f"{how}, its second function,", window_function, method)
@@ -98,7 +99,7 @@ class _Windowed(Generic[T]):
         result = self._stream._then(name, make, hint=hint, only_one=self._key is None)
         if self._late is not None:
             late_hint = self._late.hint if self._late.hint is not None else self._stream.hint
-            result._tuned("window").side_hints[self._late.name] = late_hint
+            result._operator_node("window").side_hints[self._late.name] = late_hint
         return result
 
     def _reduced(self, function: Any, window_function: Any, output_type: object) -> DataStream[Any]:
@@ -109,7 +110,7 @@ class _Windowed(Generic[T]):
         return self._result("reduce", function, hint, window_function)
 
     def _aggregate(self, function: Any, window_function: Any, output_type: object) -> DataStream[Any]:
-        from headgate.task.functions import AggregateFunction  # noqa: PLC0415
+        from headgate.functions.basic import AggregateFunction  # noqa: PLC0415
 
         if not isinstance(function, AggregateFunction):
             raise TypeError(f"aggregate wants an AggregateFunction, not {function!r}")
@@ -125,7 +126,7 @@ class _Windowed(Generic[T]):
 
 
 class WindowedStream(_Windowed[T], Generic[K, T]):
-    """The records of each key, by windows: after `key_by` and `window`.
+    """The records of each key, grouped by windows: returned by `KeyedStream.window`.
 
     >>> import headgate as hg
     >>> env = hg.environment(local=True, parallelism=2)
@@ -143,12 +144,12 @@ class WindowedStream(_Windowed[T], Generic[K, T]):
         window_function: ProcessWindowFunction[K, T, Any] | Callable[[K, Any, list[T]], Iterable[Any]] | None = None,
         output_type: object = None,
     ) -> DataStream[Any]:
-        """All records of a window as one, kept as one while they come.
+        """Return the merged records of each window; only the merged record is kept in memory.
 
         Args:
-            function: Two records as one.
-            window_function: Gets the result, in a list, with key and window; as `process` or `apply` do.
-            output_type: The type of the results, if type hints do not say so.
+            function: Merges two records.
+            window_function: Receives the result, in a list, with key and window, as in `process` or `apply`.
+            output_type: The type of the results, if there are no type hints.
 
         >>> import headgate as hg
         >>> env = hg.environment(local=True, parallelism=2)
@@ -164,7 +165,7 @@ class WindowedStream(_Windowed[T], Generic[K, T]):
         window_function: ProcessWindowFunction[K, R, Any] | Callable[[K, Any, list[R]], Iterable[Any]] | None = None,
         output_type: object = None,
     ) -> DataStream[Any]:
-        """All records of a window added to an accumulator, and its result.
+        """Return the result of each window's accumulator; only the accumulator is kept in memory.
 
         >>> import headgate as hg
         >>> class Mean(hg.AggregateFunction):
@@ -182,7 +183,7 @@ class WindowedStream(_Windowed[T], Generic[K, T]):
         return self._aggregate(function, window_function, output_type)
 
     def apply(self, function: Callable[[K, Any, list[T]], Iterable[R]], output_type: object = None) -> DataStream[R]:
-        """Any number of results of a window: a function of key, window and the list of its records.
+        """Return any number of results of each window: a function of key, window and the list of its records.
 
         >>> import headgate as hg
         >>> env = hg.environment(local=True, parallelism=2)
@@ -193,7 +194,7 @@ class WindowedStream(_Windowed[T], Generic[K, T]):
         return self._applied("apply", function, output_type)
 
     def process(self, function: ProcessWindowFunction[K, T, R], output_type: object = None) -> DataStream[R]:
-        """Any number of results of a window, with its context at hand: see `ProcessWindowFunction`.
+        """Return any number of results of each window, by a function with context: see `ProcessWindowFunction`.
 
         >>> import headgate as hg
         >>> class Size(hg.ProcessWindowFunction):
@@ -208,7 +209,7 @@ class WindowedStream(_Windowed[T], Generic[K, T]):
 
 
 class AllWindowedStream(_Windowed[T]):
-    """All records, by windows, in one subtask: after `window_all`.
+    """All records, grouped by windows, in one subtask: returned by `DataStream.window_all`.
 
     >>> import headgate as hg
     >>> env = hg.environment(local=True, parallelism=2)
@@ -226,7 +227,7 @@ class AllWindowedStream(_Windowed[T]):
         window_function: ProcessAllWindowFunction[T, Any] | Callable[[Any, list[T]], Iterable[Any]] | None = None,
         output_type: object = None,
     ) -> DataStream[Any]:
-        """All records of a window as one: see `WindowedStream.reduce`."""
+        """Return the merged records of each window: see `WindowedStream.reduce`."""
         return self._reduced(function, window_function, output_type)
 
     def aggregate(
@@ -235,13 +236,13 @@ class AllWindowedStream(_Windowed[T]):
         window_function: ProcessAllWindowFunction[R, Any] | Callable[[Any, list[R]], Iterable[Any]] | None = None,
         output_type: object = None,
     ) -> DataStream[Any]:
-        """All records of a window added to an accumulator: see `WindowedStream.aggregate`."""
+        """Return the result of each window's accumulator: see `WindowedStream.aggregate`."""
         return self._aggregate(function, window_function, output_type)
 
     def apply(self, function: Callable[[Any, list[T]], Iterable[R]], output_type: object = None) -> DataStream[R]:
-        """Any number of results of a window: a function of the window and the list of its records."""
+        """Return any number of results of each window: a function of the window and the list of its records."""
         return self._applied("apply", function, output_type)
 
     def process(self, function: ProcessAllWindowFunction[T, R], output_type: object = None) -> DataStream[R]:
-        """Any number of results of a window, with its context at hand: see `ProcessAllWindowFunction`."""
+        """Return any number of results of each window, by a function with context: see `ProcessAllWindowFunction`."""
         return self._applied("process", function, output_type)

@@ -1,12 +1,12 @@
-"""How another process of the same user finds a running job and looks at it, and what is kept of finished ones.
+"""Jobs of other processes of the same user: access to running ones over a Unix socket, and files of finished ones.
 
-A driver offers its jobs at a socket (`offers`, `server`), commands find them there (`client`) or in files (`kept`); all
-of it lives in the state directory (`places`).
+A driver publishes its jobs at a socket (`publishing`, `server`); commands find them there (`client`) or in files
+(`kept_jobs`). Sockets and files are in the state directory (`directories`).
 """
 
 from headgate.attach.client import AttachedJob, find, running
-from headgate.attach.kept import KeptJob, KeptLine, kept
-from headgate.attach.offers import offer
-from headgate.attach.places import state_directory
+from headgate.attach.directories import state_directory
+from headgate.attach.kept_jobs import KeptJob, KeptLine, kept
+from headgate.attach.publishing import publish
 
-__all__ = ["AttachedJob", "KeptJob", "KeptLine", "find", "kept", "offer", "running", "state_directory"]
+__all__ = ["AttachedJob", "KeptJob", "KeptLine", "find", "kept", "publish", "running", "state_directory"]

@@ -1,10 +1,10 @@
-"""What processes of one user say to each other about jobs: one question and one answer per connection, both JSON.
+"""The protocol between processes of one user: one request and one answer per connection, both JSON.
 
 Used by the server's and the client's threads, on blocking sockets. A message is its length, four bytes, and that many
 bytes of JSON.
 
-Invariants: a length is looked at before anything is read or taken for it; every wait has an end; whatever bytes come,
-they are a message or an error of this module's.
+Invariants: a length is checked before memory is allocated for it; every wait has a time limit; any received bytes are a
+message or an error of this module.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ import msgspec
 
 from headgate.errors import RemoteProtocolError, RequestTimeout
 
-__all__ = ["MAX_ANSWER_BYTES", "MAX_QUESTION_BYTES", "Answer", "JobLine", "Question", "peer_uid", "receive", "send"]
+__all__ = ["MAX_ANSWER_BYTES", "MAX_REQUEST_BYTES", "JobAnswer", "JobLine", "JobRequest", "peer_uid", "receive", "send"]
 
-MAX_QUESTION_BYTES: Final = 4096
-"""A question is small."""
+MAX_REQUEST_BYTES: Final = 4096
+"""The limit of a request."""
 MAX_ANSWER_BYTES: Final = 64 * 2**20
-"""A view of a very large job, with its past."""
+"""The limit of an answer: a view of a very large job, with its history."""
 
 _LENGTH: Final = struct.Struct("!I")
-_CREDENTIALS: Final = struct.Struct("3i")  # of a process: its number, user and group
+_CREDENTIALS: Final = struct.Struct("3i")  # of a process: its pid, user and group
 _CHUNK: Final = 1 << 18
 
 _What = Literal["jobs", "view", "timeline", "pressure", "why", "cancel"]
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What somebody wants to know, or done.
+class JobRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A request about a job.
 
-    >>> msgspec.json.encode(Question(what="view", job="job-1"))
+    >>> msgspec.json.encode(JobRequest(what="view", job="job-1"))
     b'{"what":"view","job":"job-1"}'
     """
 
     what: _What
-    job: Annotated[str, msgspec.Meta(max_length=256)] = ""  # its id; none: of all
+    job: Annotated[str, msgspec.Meta(max_length=256)] = ""  # its id; empty: all jobs
     timeline: bool = False  # of view
     refresh: bool = False  # of pressure and why
     seconds: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 60.0  # of timeline
@@ -48,12 +48,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     vertex: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] | None = None
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Either of both; `gone` if the job is not there, or not any more.
-
-    >>> msgspec.json.decode(b'{"error":"no such job"}', type=Answer).error
-    'no such job'
-    """
+class JobAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer to a request, or an error; `gone` if the process does not have the job."""
 
     error: str | None = None
     gone: bool = False
@@ -61,11 +57,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class JobLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A job in the answer to `jobs`.
-
-    >>> JobLine(id="job-1", name="etl", status="running", started_ms=0, uptime_s=1.5, pid=7, headgate="0.1.0").pid
-    7
-    """
+    """A job in the answer to `jobs`."""
 
     id: str
     name: str
@@ -77,7 +69,7 @@ class JobLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def send(sock: socket.socket, message: bytes, *, timeout_s: float) -> None:
-    """Send a message whole.
+    """Send a message, in full.
 
     >>> one, other = socket.socketpair()
     >>> send(one, b"{}", timeout_s=1)
@@ -86,28 +78,30 @@ def send(sock: socket.socket, message: bytes, *, timeout_s: float) -> None:
     >>> one.close(); other.close()
 
     Raises:
-        RequestTimeout: the other side does not take it in time.
+        RequestTimeout: the peer does not read it in time.
         OSError: the connection is gone.
     """
     sock.settimeout(timeout_s)
     try:
         sock.sendall(_LENGTH.pack(len(message)) + message)
     except TimeoutError:
-        raise RequestTimeout(f"nobody took an answer of {len(message)} bytes within {timeout_s:g} s") from None
+        raise RequestTimeout(
+            f"the peer did not read a message of {len(message)} bytes within {timeout_s:g} s"
+        ) from None
 
 
 def receive(sock: socket.socket, *, max_bytes: int, timeout_s: float) -> bytes:
-    """A message; b"" if the other side has nothing to say.
+    """Return a message; b"" if the peer has closed the connection.
 
     >>> one, other = socket.socketpair()
     >>> one.sendall(b"GET / HTTP/1.1"); receive(other, max_bytes=4096, timeout_s=1)
     Traceback (most recent call last):
-    headgate.errors.RemoteProtocolError: a message of 1195725856 bytes was announced: at most 4096 are taken
+    headgate.errors.RemoteProtocolError: a message of 1195725856 bytes was announced: at most 4096 are accepted
     >>> one.close(); other.close()
 
     Raises:
-        RemoteProtocolError: it is too long, or broken off.
-        RequestTimeout: it does not come in time.
+        RemoteProtocolError: it is too long, or incomplete.
+        RequestTimeout: it does not arrive in time.
         OSError: the connection is gone.
     """
     until_s = time.monotonic() + timeout_s
@@ -117,17 +111,17 @@ def receive(sock: socket.socket, *, max_bytes: int, timeout_s: float) -> bytes:
             return b""
         (size,) = _LENGTH.unpack(header) if len(header) == _LENGTH.size else (-1,)
         if size > max_bytes:
-            raise RemoteProtocolError(f"a message of {size} bytes was announced: at most {max_bytes} are taken")
+            raise RemoteProtocolError(f"a message of {size} bytes was announced: at most {max_bytes} are accepted")
         body = b"" if size < 0 else _read(sock, size, until_s)
     except TimeoutError:
-        raise RequestTimeout(f"no whole message came within {timeout_s:g} s") from None
+        raise RequestTimeout(f"no complete message arrived within {timeout_s:g} s") from None
     if size <= 0 or len(body) < size:
-        raise RemoteProtocolError("a message was broken off, or is empty")
+        raise RemoteProtocolError("a message is incomplete, or empty")
     return body
 
 
 def _read(sock: socket.socket, size: int, until_s: float) -> bytes:
-    """So many bytes, or those that come before the end."""
+    """Return `size` bytes, or fewer if the connection ends."""
     data = bytearray()
     while len(data) < size:
         left_s = until_s - time.monotonic()
@@ -142,7 +136,7 @@ def _read(sock: socket.socket, size: int, until_s: float) -> bytes:
 
 
 def peer_uid(sock: socket.socket) -> int:
-    """The user whose process is at the other end, as the system knows it.
+    """Return the user of the process at the other end, as the kernel reports it.
 
     >>> import os
     >>> one, other = socket.socketpair()

@@ -1,11 +1,11 @@
-"""The socket at which other processes of the same user ask about the jobs of this one.
+"""The socket that answers requests of other processes of the same user about the jobs of this process.
 
-Made and driven by `offers` on its thread, which accepts; each connection then has a thread of its own, as some answers
-take seconds, and asks one question.
+Created by `publishing`, whose thread accepts connections. Each connection has one request and a thread of its own, as
+some answers take seconds.
 
-Invariants: only processes of this user are listened to; at most `MAX_CONNECTIONS` at once, each with so many seconds to
-ask and to take the answer; whatever one sends, it costs that connection and nothing else; the socket's name appears
-once it is listened to and is gone when it is not, so that one which refuses is a dead process's.
+Invariants: only processes of this user are answered; there are at most `MAX_CONNECTIONS` at once, each with a time
+limit for the request and for reading the answer; invalid bytes end their connection and nothing else; the name of the
+socket exists only while it listens, so a socket that refuses connections belongs to a process that was killed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import msgspec
 
 from headgate.attach.protocol import (
     MAX_ANSWER_BYTES,
-    MAX_QUESTION_BYTES,
-    Answer,
+    MAX_REQUEST_BYTES,
+    JobAnswer,
     JobLine,
-    Question,
+    JobRequest,
     peer_uid,
     receive,
     send,
@@ -38,23 +38,23 @@ from headgate.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from headgate.attach.places import PrivateDirectory
-    from headgate.observe.view import Watched
+    from headgate.attach.directories import PrivateDirectory
+    from headgate.observe.view import ObservedJob
 
 __all__ = ["MAX_CONNECTIONS", "JobServer", "host_prefix"]
 
 _log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS: Final = 16
-"""Questions at once; whoever asks one more is hung up on."""
+"""Requests at once; further connections are closed."""
 
-_QUESTION_S: Final = 5.0  # to ask
-_ANSWER_S: Final = 10.0  # to take the answer
-_CLOSE_S: Final = 5.0  # that answers which were begun have when the last job is over
+_REQUEST_S: Final = 5.0  # for receiving a request
+_ANSWER_S: Final = 10.0  # for sending an answer
+_CLOSE_S: Final = 5.0  # for answers in progress when the last job is over
 
 
 def host_prefix() -> str:
-    """How the names of this machine's sockets begin: others may share the directory, and only theirs can reach them.
+    """Return the beginning of the names of this machine's sockets: several machines may share the directory.
 
     >>> host_prefix().endswith("-")
     True
@@ -63,32 +63,32 @@ def host_prefix() -> str:
 
 
 class JobServer:
-    """Answers questions about jobs.
+    """Answers requests about jobs.
 
     >>> import tempfile
     >>> from pathlib import Path
-    >>> from headgate.attach.places import PrivateDirectory
-    >>> with tempfile.TemporaryDirectory() as place, PrivateDirectory("run", root=Path(place), create=True) as run:
+    >>> from headgate.attach.directories import PrivateDirectory
+    >>> with tempfile.TemporaryDirectory() as folder, PrivateDirectory("run", root=Path(folder), create=True) as run:
     ...     server = JobServer(dict, run)
     ...     names = run.names(); server.close()
     ...     names == [server.name], run.names()
     (True, [])
 
     Raises:
-        OSError: there can be no socket in that directory.
+        OSError: the socket cannot be created in that directory.
     """
 
-    def __init__(self, jobs: Callable[[], Mapping[str, Watched]], directory: PrivateDirectory) -> None:
+    def __init__(self, jobs: Callable[[], Mapping[str, ObservedJob]], directory: PrivateDirectory) -> None:
         self._jobs = jobs
         self._directory = directory
         self._lock = threading.Lock()
         self._connections: dict[socket.socket, threading.Thread] = {}
         self.name = f"{host_prefix()}{os.getpid()}-{secrets.token_hex(4)}.sock"
-        beginning = f".{self.name}"  # a name that nobody looks for
+        beginning = f".{self.name}"  # clients skip this name
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._listener.setblocking(False)
-            os.fchmod(self._listener.fileno(), 0o600)  # what the file gets
+            os.fchmod(self._listener.fileno(), 0o600)  # the mode of the file
             self._listener.bind(directory.via(beginning))
             self._listener.listen(MAX_CONNECTIONS)
             os.rename(beginning, self.name, src_dir_fd=directory.fd, dst_dir_fd=directory.fd)
@@ -98,11 +98,11 @@ class JobServer:
             raise
 
     def fileno(self) -> int:
-        """For polling: `accept` has something to do when it can be read."""
+        """Return the descriptor to poll: when it is readable, `accept` takes a connection."""
         return self._listener.fileno()
 
     def accept(self) -> None:
-        """Take a connection that waits. Does not wait itself.
+        """Accept a connection, if there is one. Does not block.
 
         Raises:
             OSError: there are no more descriptors, for example.
@@ -115,19 +115,19 @@ class JobServer:
             full = len(self._connections) >= MAX_CONNECTIONS
             if full or peer_uid(sock) != os.geteuid():
                 sock.close()
-                _log.debug("a question is refused: %s", "too many at once" if full else "it is another user's")
+                _log.debug("a request is refused: %s", "too many at once" if full else "it is of another user")
                 return
             thread = threading.Thread(target=self._serve, args=(sock,), name="headgate-answer", daemon=True)
             self._connections[sock] = thread
         thread.start()
 
     def is_answering(self) -> bool:
-        """Whether the thread that asks this answers a question."""
+        """Return True if the current thread answers a request."""
         with self._lock:
             return threading.current_thread() in self._connections.values()
 
     def close(self) -> None:
-        """Take no more questions; those that were asked are answered, within a time. May be repeated."""
+        """Accept no more requests, and finish those in progress within a time limit. May be repeated."""
         self._directory.remove(self.name)
         self._listener.close()
         until_s = time.monotonic() + _CLOSE_S
@@ -135,7 +135,7 @@ class JobServer:
             left = dict(self._connections)
         for sock in left:
             with suppress(OSError):
-                sock.shutdown(socket.SHUT_RD)  # who has not asked yet does not any more
+                sock.shutdown(socket.SHUT_RD)  # a request that has not been received is dropped
         for thread in left.values():
             thread.join(max(0.0, until_s - time.monotonic()))
         for sock in left:
@@ -143,7 +143,7 @@ class JobServer:
                 sock.shutdown(socket.SHUT_RDWR)
 
     def abandon(self) -> None:
-        """Let go of everything, in a process that was forked: the socket and its name are the parent's."""
+        """Close everything in a forked process: the socket and its name belong to the parent."""
         self._listener.close()
         self._directory.close()
         for sock in self._connections:
@@ -151,56 +151,56 @@ class JobServer:
 
     def _serve(self, sock: socket.socket) -> None:
         try:
-            if data := receive(sock, max_bytes=MAX_QUESTION_BYTES, timeout_s=_QUESTION_S):
+            if data := receive(sock, max_bytes=MAX_REQUEST_BYTES, timeout_s=_REQUEST_S):
                 send(sock, self._answer(data), timeout_s=_ANSWER_S)
         except (HeadgateError, OSError) as error:
-            _log.debug("a question came to nothing: %s", error)
+            _log.debug("a request failed: %s", error)
         except Exception:  # noqa: BLE001 - a thread's end
-            _log.exception("a question about a job: a bug in headgate")
+            _log.exception("a request about a job failed: a bug in headgate")
         finally:
             with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)  # for the other side, even if a child of ours still has it
-            sock.close()  # before it is forgotten: what is forked in between must know of it
+                sock.shutdown(socket.SHUT_RDWR)  # for the peer, even if a forked child still has the descriptor
+            sock.close()  # before it is removed: a process forked in between must close it, too
             with self._lock:
                 self._connections.pop(sock, None)
 
     def _answer(self, data: bytes) -> bytes:
         try:
-            question, jobs = msgspec.json.decode(data, type=Question), self._jobs()
-            if question.what == "jobs":
+            request, jobs = msgspec.json.decode(data, type=JobRequest), self._jobs()
+            if request.what == "jobs":
                 answer = msgspec.json.encode([_line(one) for one in jobs.values()])
-            elif question.job not in jobs:
-                text = f"process {os.getpid()} has no job {question.job!r}, or not any more"
-                return msgspec.json.encode(Answer(error=text, gone=True))
+            elif request.job not in jobs:
+                text = f"process {os.getpid()} has no job {request.job!r}, or no longer"
+                return msgspec.json.encode(JobAnswer(error=text, gone=True))
             else:
-                answer = _found(jobs[question.job], question)
+                answer = _result(jobs[request.job], request)
             if len(answer) > MAX_ANSWER_BYTES - 100:
-                return msgspec.json.encode(Answer(error=f"the answer has {len(answer)} bytes, which is too much"))
+                return msgspec.json.encode(JobAnswer(error=f"the answer has {len(answer)} bytes: that is too much"))
         except (HeadgateError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            return msgspec.json.encode(Answer(error=str(error)[:2000]))
-        except Exception as error:  # noqa: BLE001 - who asks is told
-            _log.exception("a question about a job: a bug in headgate")
-            return msgspec.json.encode(Answer(error=f"a bug in headgate: {type(error).__name__}: {error}"[:2000]))
-        return msgspec.json.encode(Answer(answer=msgspec.Raw(answer)))
+            return msgspec.json.encode(JobAnswer(error=str(error)[:2000]))
+        except Exception as error:  # noqa: BLE001 - the client gets the error
+            _log.exception("a request about a job failed: a bug in headgate")
+            return msgspec.json.encode(JobAnswer(error=f"a bug in headgate: {type(error).__name__}: {error}"[:2000]))
+        return msgspec.json.encode(JobAnswer(answer=msgspec.Raw(answer)))
 
 
-def _found(job: Watched, question: Question) -> bytes:
+def _result(job: ObservedJob, request: JobRequest) -> bytes:
     answer: object = None
-    match question.what:
+    match request.what:
         case "view":
-            return job.view(timeline=question.timeline).to_json()
+            return job.view(timeline=request.timeline).to_json()
         case "timeline":
-            answer = job.timeline(seconds=question.seconds, points=question.points, vertex=question.vertex)
+            answer = job.timeline(seconds=request.seconds, points=request.points, vertex=request.vertex)
         case "pressure":
-            answer = job.pressure(refresh=question.refresh)
+            answer = job.pressure(refresh=request.refresh)
         case "why":
-            answer = job.why(refresh=question.refresh)
+            answer = job.why(refresh=request.refresh)
         case "cancel":
             answer = job.cancel()
     return msgspec.json.encode(answer)
 
 
-def _line(job: Watched) -> JobLine:
+def _line(job: ObservedJob) -> JobLine:
     view = job.view()
     progress = view.progress
     return JobLine(

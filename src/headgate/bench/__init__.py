@@ -1,31 +1,4 @@
-"""Benchmarks: what headgate costs, measured against something the reader knows, in one run.
+"""`headgate bench`: five suites that measure headgate beside a known baseline, in the same run.
 
-`harness` is the frame; every other module here whose name does not start with an underscore is one suite
-of that name, run by `headgate bench <name>`.
+`harness` runs the cases and lists the suites; each suite is the function of its own name in the module of that name.
 """
-
-from headgate.bench.harness import (
-    Bench,
-    Case,
-    Contest,
-    Report,
-    Row,
-    machine,
-    median_of,
-    ratio_of_medians,
-    run_suite,
-    suite,
-)
-
-__all__ = [
-    "Bench",
-    "Case",
-    "Contest",
-    "Report",
-    "Row",
-    "machine",
-    "median_of",
-    "ratio_of_medians",
-    "run_suite",
-    "suite",
-]

@@ -1,7 +1,7 @@
-"""Jobs by pull: blocking partitions beside plain files, and word count in BATCH beside STREAMING and plain PySpark.
+"""The suite `batch`: blocking partitions beside plain files, and word count in BATCH, STREAMING and plain PySpark.
 
-The contests' runs are in `_batch_files` and `_batch_words`; each is in processes of its own. docs/benchmarks.md says
-what each case does and how to read it. All files go to a directory of the suite's own, which is gone afterwards.
+The runs are in `batch_files` and `batch_words`, each in processes of its own; docs/benchmarks.md describes each case.
+All files go to a temporary directory, which is removed at the end.
 """
 
 from __future__ import annotations
@@ -11,148 +11,116 @@ import tempfile
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headgate.bench._batch_files import Load, Moved, carry_local, carry_plain, carry_remote
-from headgate.bench._batch_words import HOWS, Counted, count_words
-from headgate.bench._wire_ends import Ends
-from headgate.bench.harness import Bench, Case, Contest, Rows, suite
+from headgate.bench.batch_files import Load, carry_local, carry_plain, carry_remote
+from headgate.bench.batch_words import WAYS, count_words
+from headgate.bench.harness import Case, Contest
+from headgate.bench.processes import ProcessPair
 from headgate.config import Compression, load_settings
 from headgate.config.units import MIB
 from headgate.errors import ConfigError
 
-__all__ = ["Amounts", "batch"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
-_GOAL = 0.7
+    from headgate.bench.batch_files import Moved
+    from headgate.bench.batch_words import WordCount
+    from headgate.bench.harness import Bench, Row
+
+__all__ = ["BatchAmounts", "batch"]
+
 _PLAIN, _LOCAL, _REMOTE = "plain file", "blocking partition", "remote reader"
-_LINE_BYTES = 400  # on disk, at most: ten words, each with a count
-_SPARE = 1.1  # indices, and what else is written meanwhile
+_LINE_BYTES: Final = 400  # on disk, at most: ten words, each with a count
+_SPARE: Final = 1.1  # for indices and other files
 
 
-class Amounts(NamedTuple):
-    """How much one run of each case does.
-
-    >>> Amounts(total=2**20, lines=100).total
-    1048576
-    """
+class BatchAmounts(NamedTuple):
+    """How much one run of each case does."""
 
     total: int  # bytes through disk
     lines: int  # of ten words
 
 
-_FULL = Amounts(total=4_000_000_000, lines=2_000_000)
-_QUICK = Amounts(total=512_000_000, lines=200_000)
+_FULL: Final = BatchAmounts(total=4_000_000_000, lines=2_000_000)
+_QUICK: Final = BatchAmounts(total=512_000_000, lines=200_000)
 
 
-@suite("batch", "Jobs by pull: blocking partitions beside plain files, word count beside PySpark.", disk=True)
-def batch(bench: Bench, amounts: Amounts | None = None, *, local: bool = False) -> Rows:
-    """All cases; see the module. With `--quick` each is run once. `local` counts words without Spark.
-
-    >>> from headgate.bench.harness import find_suite
-    >>> find_suite("batch").disk
-    True
-    """
+def batch(bench: Bench, amounts: BatchAmounts | None = None, *, local: bool = False) -> Iterable[Row]:
+    """Run all cases; see the module. With `--quick` each is run once. `local` counts words without Spark."""
     amounts = amounts if amounts is not None else bench.pick(full=_FULL, quick=_QUICK)
     if bench.quick:
         bench.repeats = 1
-    place = _place(bench.directory)
-    with Ends() as ends, tempfile.TemporaryDirectory(prefix="headgate-bench-", dir=place) as directory:
-        carried = [_carry(ends, Load(directory, codec, amounts.total)) for codec in Compression]
-        counted = _count(amounts.lines, directory, local=local)
-        there_and_back = sum(map(bench.steps, carried))
-        bench.expect(there_and_back + bench.steps(counted))
-        _require_space(place, amounts.total if there_and_back else amounts.lines * _LINE_BYTES)
+    place = _directory(bench.directory)
+    with ProcessPair() as pair, tempfile.TemporaryDirectory(prefix="headgate-bench-", dir=place) as directory:
+        carried = [_carry(pair, Load(directory, codec, amounts.total)) for codec in Compression]
+        on_disk = amounts.total if any(map(bench.wanted, carried)) else amounts.lines * _LINE_BYTES
+        _require_space(place, on_disk)
         bench.notes.append(f"files are in {place}, which is on {_file_system(place)}")
-        for contest in carried:
-            yield from bench.contest(contest)
-        ends.close()  # two processes less
-        yield from bench.contest(counted)
+        yield from bench.run(carried, [_count(amounts.lines, directory, local=local)], after_group=pair.close)
 
 
-# Through disk -----------------------------------------------------------------------------------------------
-
-
-def _carry(ends: Ends, load: Load) -> Contest[Moved]:
-    codec = load.compression
-
-    def case(what: str, run: str, figure: str, unit: str, *, goal: float | None = None) -> Case[Moved]:
-        return Case(
-            case=f"disk, {codec}, {what}",
-            unit=unit,
-            run=run,
-            figure=attrgetter(figure),
-            against=None if run == _PLAIN else _PLAIN,
-            baseline=() if run == _PLAIN else (_PLAIN,),
-            goal=goal,
-        )
+def _carry(pair: ProcessPair, load: Load) -> Contest[Moved]:
+    def case(what: str, run: str, figure: str, unit: str = "GB/s", goal: float | None = None) -> Case[Moved]:
+        against, baseline = (None, ()) if run == _PLAIN else (_PLAIN, (_PLAIN,))
+        name = f"disk, {load.compression}, {what}"
+        return Case(name, unit, run, attrgetter(figure), against=against, baseline=baseline, goal=goal)
 
     return Contest(
-        name=f"disk, {codec}",
+        name=f"disk, {load.compression}",
         runs={
             _PLAIN: partial(carry_plain, load),
             _LOCAL: partial(carry_local, load),
-            _REMOTE: partial(carry_remote, ends, load),
+            _REMOTE: partial(carry_remote, pair, load),
         },
         cases=[
-            case("plain file", _PLAIN, "gb_per_s", "GB/s"),
-            case("blocking partition", _LOCAL, "gb_per_s", "GB/s", goal=_GOAL),
-            case("blocking partition, write", _LOCAL, "written_gb_per_s", "GB/s"),
-            case("blocking partition, read", _LOCAL, "read_gb_per_s", "GB/s"),
+            case("plain file", _PLAIN, "gb_per_s"),
+            case("blocking partition", _LOCAL, "gb_per_s", goal=0.7),
+            case("blocking partition, write", _LOCAL, "written_gb_per_s"),
+            case("blocking partition, read", _LOCAL, "read_gb_per_s"),
             case("blocking partition, processor", _LOCAL, "cpu_s", "s"),
             case("blocking partition, on disk", _LOCAL, "stored_percent", "% of its bytes"),
-            case("blocking partition, remote reader", _REMOTE, "gb_per_s", "GB/s"),
+            case("blocking partition, remote reader", _REMOTE, "gb_per_s"),
             case("blocking partition, remote reader, processor", _REMOTE, "cpu_s", "s"),
         ],
     )
 
 
-# Word count -------------------------------------------------------------------------------------------------
+def _count(lines: int, directory: str, *, local: bool) -> Contest[WordCount]:
+    ways = [way for way in WAYS if not (local and way == "PySpark")]
 
+    def rate(way: str, beside: str | None = None) -> Case[WordCount]:
+        name = f"word count, {way}" + (f", beside {beside}" if beside else "")
+        baseline = (beside,) if beside else ()
+        return Case(name, "words/s", way, attrgetter("per_second"), against=beside, baseline=baseline)
 
-def _count(lines: int, directory: str, *, local: bool) -> Contest[Counted]:
-    hows = [how for how in HOWS if not (local and how == "PySpark")]
-
-    def rate(how: str, beside: str | None = None) -> Case[Counted]:
-        return Case(
-            case=f"word count, {how}" + (f", beside {beside}" if beside else ""),
-            unit="words/s",
-            run=how,
-            figure=attrgetter("per_second"),
-            against=beside,
-            baseline=(beside,) if beside else (),
-        )
-
-    def peak(how: str, what: str, figure: str) -> Case[Counted]:
-        return Case(
-            case=f"word count, {how}, peak memory{what}",
-            unit="MiB",
-            run=how,
-            figure=lambda counted: getattr(counted.held, figure) / MIB,
-        )
+    def peak(way: str, what: str, figure: str) -> Case[WordCount]:
+        name = f"word count, {way}, peak memory{what}"
+        return Case(name, "MiB", way, lambda counted: getattr(counted.resident, figure) / MIB)
 
     return Contest(
         name="word count",
-        runs={how: partial(count_words, how, lines, directory, local=local) for how in hows},
+        runs={way: partial(count_words, way, lines, directory, local=local) for way in ways},
         cases=[
-            *map(rate, hows),
-            *(rate("BATCH", other) for other in hows if other != "BATCH"),
-            *(peak(how, "", "total") for how in hows),
-            *(peak(how, " without the JVM", "python") for how in hows),
+            *map(rate, ways),
+            *(rate("BATCH", other) for other in ways if other != "BATCH"),
+            *(peak(way, "", "total") for way in ways),
+            *(peak(way, " without the JVM", "python") for way in ways),
         ],
     )
 
 
-# The directory ----------------------------------------------------------------------------------------------
+# The directory ---------------------------------------------------------------------------------------------------
 
 
-def _place(given: Path | None) -> Path:
-    """Where files go: what the command says, the first of those that the settings say, or the system's place.
+def _directory(given: Path | None) -> Path:
+    """Return the directory of the command, the first of the settings, or the system's temporary one.
 
     Raises:
-        ConfigError: there is no such directory.
+        ConfigError: It is no directory.
     """
-    set_to = load_settings().batch.directories.split(",")[0].strip()
-    place = given if given is not None else Path(set_to or tempfile.gettempdir())
+    configured = load_settings().batch.directories.split(",")[0].strip()
+    place = given if given is not None else Path(configured or tempfile.gettempdir())
     if not place.is_dir():
         whose = "--directory" if given is not None else "batch.directories"
         raise ConfigError(f"{whose}: {place} is no directory")
@@ -160,11 +128,7 @@ def _place(given: Path | None) -> Path:
 
 
 def _require_space(place: Path, most_bytes: int) -> None:
-    """See that so much can be written there.
-
-    Raises:
-        ConfigError: it does not fit.
-    """
+    """Raise ConfigError if so much cannot be written there."""
     free, needed = shutil.disk_usage(place).free, round(most_bytes * _SPARE)
     if free < needed:
         raise ConfigError(
@@ -174,7 +138,7 @@ def _require_space(place: Path, most_bytes: int) -> None:
 
 
 def _file_system(place: Path) -> str:
-    """The kind of file system that a directory is on: in memory (tmpfs), the figures are not those of a disk."""
+    """Return the kind of file system of a directory: figures of one in memory (tmpfs) are not those of a disk."""
     try:
         mounts = [line.split()[1:3] for line in Path("/proc/self/mounts").read_text("utf-8").splitlines()]
     except OSError:

@@ -1,9 +1,8 @@
-"""What looking costs: pipelines on Spark with all meters on, as by default, beside the same with none.
+"""The suite `meters`: pipelines on Spark with all meters on, the default, beside the same with none.
 
-The workloads are two of the pipeline suite: W4, the shuffle of single records by key, which does little else than what
-the meters look at, and W1, the word count. The runs take turns, and the ratio is the median of those of each turn: what
-is looked for is smaller than what a machine's speed changes by. `watched` has somebody who asks once a second for what
-a page shows.
+The workloads are W4, the shuffle of single records by key, which does little but what the meters count, and W1, the
+word count. The ratio is the median of the ratios of each turn, because the machine's speed changes by more than the
+meters cost. `watched` adds a thread that requests once per second all that the page shows.
 """
 
 from __future__ import annotations
@@ -11,102 +10,65 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from headgate.bench._pipeline_flows import flows
-from headgate.bench._pipeline_run import NOT_KEPT, on_spark, throughput
-from headgate.bench.harness import Bench, Case, Contest, Rows, suite
+from headgate.bench.harness import Case, Contest
+from headgate.bench.pipeline_runs import NOT_KEPT, on_spark, throughput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
-    from headgate.api.environment import StreamExecutionEnvironment
+    from headgate.bench.harness import Bench, Row
+    from headgate.bench.pipeline_runs import MakeEnvironment
     from headgate.coordinator.job import Job
 
 __all__ = ["OFF", "meters", "watching"]
 
-OFF = {**NOT_KEPT, "metrics.interval": "0", "metrics.latency_interval": "0", "metrics.hot_keys": False}
-"""The settings of a job that tells no more of itself than its counters."""
+OFF: Final = {**NOT_KEPT, "metrics.interval": "0", "metrics.latency_interval": "0", "metrics.hot_keys": False}
+"""The settings of a job that reports only its counters."""
 
-_GOAL = 0.98
-_WORKLOADS = {"W4 keyed": ("W4 shuffle, keyed", "records/s"), "W1": ("W1 word count", "words/s")}
-_TURNS = 3  # as many turns as other suites' repeats, times this
-_LOOK_S = 1.0
-_PAST_S = 60.0  # that a page draws
+_WORKLOADS: Final = {"W4 keyed": ("W4 shuffle, keyed", "records/s"), "W1": ("W1 word count", "words/s")}
+_TURNS: Final = 3  # for each repeat
+_LOOK_S: Final = 1.0
+_PAST_S: Final = 60.0  # the page draws this much
 
 
-@suite("meters", "What meters, latency markers and hot keys cost a pipeline on Spark, and somebody who looks.")
 def meters(
-    bench: Bench,
-    seconds: float | None = None,
-    host: AbstractContextManager[Callable[..., StreamExecutionEnvironment]] | None = None,
-) -> Rows:
-    """All cases; see the module. `host` runs them elsewhere than on Spark, `seconds` is how long one run takes.
-
-    >>> from headgate.bench.harness import find_suite
-    >>> find_suite("meters").charts
-    False
-    """
+    bench: Bench, seconds: float | None = None, host: AbstractContextManager[MakeEnvironment] | None = None
+) -> Iterable[Row]:
+    """Run all cases; see the module. `seconds` is the length of one run, `host` replaces Spark."""
     run_s = seconds if seconds is not None else bench.pick(full=4.0, quick=1.5)
     if not bench.quick:
         bench.repeats *= _TURNS
     with host if host is not None else on_spark() as make:
-        contests = [_contest(make, workload, run_s) for workload in _WORKLOADS]
-        bench.expect(sum(map(bench.steps, contests)))
-        for contest in contests:
-            yield from bench.contest(contest)
+        yield from bench.run([_contest(make, workload, run_s) for workload in _WORKLOADS])
 
 
-def _contest(make: Callable[..., StreamExecutionEnvironment], workload: str, seconds: float) -> Contest[float]:
+def _contest(make: MakeEnvironment, workload: str, seconds: float) -> Contest[float]:
     what, unit = _WORKLOADS[workload]
 
     def run(during: Callable[[Job], AbstractContextManager[object]], **settings: Any) -> Callable[[], float]:
-        return partial(throughput, partial(make, **settings), workload, flows[workload], seconds, during)
+        return partial(throughput, partial(make, **settings), workload, seconds, during)
 
     def case(name: str, goal: float | None = None) -> Case[float]:
-        return Case(
-            case=f"{what}, {name}",
-            unit=unit,
-            run=name,
-            figure=float,
-            against="meters off",
-            baseline=("meters off",),
-            paired=True,
-            goal=goal,
-        )
+        baseline = ("meters off",)
+        return Case(f"{what}, {name}", unit, name, against="meters off", baseline=baseline, paired=True, goal=goal)
 
-    return Contest(
-        name=workload,
-        runs={
-            "meters off": run(nullcontext, settings=OFF),
-            "meters on": run(nullcontext),
-            "meters on, watched": run(watching),
-        },
-        cases=[
-            Case(case=f"{what}, meters off", unit=unit, run="meters off", figure=float),
-            case("meters on", _GOAL),
-            case("meters on, watched"),
-        ],
-    )
+    runs = {
+        "meters off": run(nullcontext, settings=OFF),
+        "meters on": run(nullcontext),
+        "meters on, watched": run(watching),
+    }
+    off: Case[float] = Case(f"{what}, meters off", unit, "meters off")
+    return Contest(name=workload, runs=runs, cases=[off, case("meters on", 0.98), case("meters on, watched")])
 
 
 @contextmanager
 def watching(job: Job) -> Iterator[list[int]]:
-    """Meanwhile, asks once a second for all that a page shows, as JSON; the sizes of the answers in bytes.
-
-    >>> import headgate as hg
-    >>> env = hg.environment(local=True, parallelism=1)
-    >>> ended = env.from_collection(["to", "be"]).for_each(lambda word: None)
-    >>> job = env.execute_async("words")
-    >>> with watching(job) as sizes:
-    ...     job.await_termination()
-    True
-    >>> min(sizes) > 1000
-    True
-    """
+    """Request once per second all that the page shows, as JSON; yield the list of the answers' sizes in bytes."""
     sizes: list[int] = []
     over = threading.Event()
 

@@ -1,14 +1,15 @@
-"""Memory: where a record's bytes lie between its writer and its reader.
+"""Memory: the bytes of a record between its writer and its reader.
 
-`segment` is the allocation, `network` and `pool` say who may use how much of it, `builder` is one buffer
-shared by a writer and its readers, `budget` adds up what a job needs.
+`segment` allocates it, `network` and `pool` limit how much of it each partition and gate may use, `builder` is one
+buffer shared by a writer and its readers, `queue` what a reader polls, `budget` adds up what a job requires.
 """
 
-from headgate.buffer.budget import GateDemand, Limits, PartitionDemand, PoolBounds, TaskDemand, preflight
-from headgate.buffer.builder import Buffer, BufferOwner, BufferReader, BufferSlice, Kind
+from headgate.buffer.budget import GateDemand, Limits, PartitionDemand, PoolBounds, TaskDemand, WorkerDemand, preflight
+from headgate.buffer.builder import Buffer, BufferOwner, BufferReader, BufferSlice, Kind, PackedSlice
 from headgate.buffer.listener import Answer, BufferListener
 from headgate.buffer.network import NetworkPool, NetworkPoolStatistics, share_out
 from headgate.buffer.pool import UNCHANNELLED, LocalPool, LocalPoolStatistics
+from headgate.buffer.queue import BufferQueue
 from headgate.buffer.segment import Arena, Segment
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Buffer",
     "BufferListener",
     "BufferOwner",
+    "BufferQueue",
     "BufferReader",
     "BufferSlice",
     "GateDemand",
@@ -27,10 +29,12 @@ __all__ = [
     "LocalPoolStatistics",
     "NetworkPool",
     "NetworkPoolStatistics",
+    "PackedSlice",
     "PartitionDemand",
     "PoolBounds",
     "Segment",
     "TaskDemand",
+    "WorkerDemand",
     "preflight",
     "share_out",
 ]

@@ -1,8 +1,9 @@
-"""How many buffers a job needs, added up before it starts.
+"""The number of buffers that a job requires, computed before it starts.
 
-`Limits` turns settings into the bounds of each pool; `preflight` adds up what all tasks of one worker require
-and refuses the job with the whole sum shown, rather than let its last task fail half-way through set-up. A
-plan calls it; so can anybody who wants to know.
+`Limits` derives the bounds of each pool from the settings; `preflight` adds up what all tasks of each worker require,
+and refuses a job with the whole sum in the error, so that its last task does not fail during set-up. `graph.fitting`
+calls it in the driver, twice: before workers are started, with the memory that they are expected to have; and before
+tasks are deployed, with the memory that they have registered.
 """
 
 from __future__ import annotations
@@ -15,28 +16,27 @@ from headgate.config import FlowControl
 from headgate.errors import InsufficientBuffers
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headgate.config import NetworkSettings
 
-__all__ = ["GateDemand", "Limits", "PartitionDemand", "PoolBounds", "TaskDemand", "preflight"]
+__all__ = ["GateDemand", "Limits", "PartitionDemand", "PoolBounds", "TaskDemand", "WorkerDemand", "preflight"]
 
-_READ_AHEAD: Final = 2  # buffers: one is read into while the other is sent or looked at
+_READ_AHEAD: Final = 2  # buffers: the disk thread reads into one while the other is sent or decoded
+_MOST_NAMED: Final = 8  # workers in an error text
 
 
 @dataclass(frozen=True, slots=True)
 class PoolBounds:
-    """What a local pool is made with.
-
-    >>> Limits().partition_pool(subpartitions=4, bounded=False)
-    PoolBounds(required=5, maximum=None)
-    """
+    """The least and the largest size of a local pool."""
 
     required: int
-    maximum: int | None  # None: all there are
+    maximum: int | None  # None: all segments of the worker
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The settings that say how large pools are.
+    """The settings that determine the size of pools.
 
     >>> Limits().partition_pool(subpartitions=4, bounded=True)
     PoolBounds(required=5, maximum=16)
@@ -52,12 +52,7 @@ class Limits:
 
     @classmethod
     def of(cls, network: NetworkSettings) -> Limits:
-        """As settings say.
-
-        >>> from headgate.config import Settings
-        >>> Limits.of(Settings().network) == Limits()
-        True
-        """
+        """Return the limits that the settings declare."""
         return cls(
             buffers_per_channel=network.buffers_per_channel,
             floating_buffers_per_gate=network.floating_buffers_per_gate,
@@ -67,7 +62,10 @@ class Limits:
         )
 
     def partition_pool(self, subpartitions: int, *, bounded: bool) -> PoolBounds:
-        """One buffer per subpartition and one to go on with; bounded types stop at a few more."""
+        """Return the bounds for a partition: at least a buffer per subpartition and one to write to.
+
+        A bounded partition gets at most `network.buffers_per_channel` per subpartition and the floating ones more.
+        """
         required = subpartitions + 1
         if not bounded:
             return PoolBounds(required, None)
@@ -75,9 +73,9 @@ class Limits:
         return PoolBounds(required, max(required, maximum))
 
     def gate_pool(self, remote_channels: int = 0) -> PoolBounds:
-        """The buffers a gate's remote channels share.
+        """Return the bounds for the buffers that a gate's remote channels share.
 
-        With credits these are the floating ones only: exclusive ones come straight from the network pool.
+        With credits these are the floating ones; exclusive ones come from the network pool directly.
         """
         if self.credit_based:
             return PoolBounds(0, self.floating_buffers_per_gate)
@@ -85,7 +83,7 @@ class Limits:
         return PoolBounds(remote_channels, maximum)
 
     def read_ahead_pool(self) -> PoolBounds:
-        """The buffers into which a worker reads its blocking partitions: few are enough, more are faster.
+        """Return the bounds for the buffers into which a worker reads blocking partitions.
 
         >>> Limits().read_ahead_pool()
         PoolBounds(required=2, maximum=None)
@@ -93,13 +91,13 @@ class Limits:
         return PoolBounds(_READ_AHEAD, None)
 
     def exclusive(self, remote_channels: int) -> int:
-        """Buffers that belong to a gate's channels for good."""
+        """Return the number of exclusive buffers of a gate with so many remote channels."""
         return remote_channels * self.buffers_per_channel if self.credit_based else 0
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionDemand:
-    """One result partition of a task.
+    """A result partition of a task.
 
     >>> PartitionDemand(subpartitions=4).required(Limits())
     5
@@ -108,13 +106,13 @@ class PartitionDemand:
     subpartitions: int
 
     def required(self, limits: Limits) -> int:
-        """Buffers it cannot do without."""
+        """Return the number of buffers that the partition requires."""
         return limits.partition_pool(self.subpartitions, bounded=True).required
 
 
 @dataclass(frozen=True, slots=True)
 class GateDemand:
-    """One input gate of a task. Channels inside the worker read the producer's buffers and need none.
+    """An input gate of a task. Its local channels read the producers' buffers and require none.
 
     >>> GateDemand(remote_channels=3, local_channels=1).required(Limits())
     6
@@ -124,14 +122,14 @@ class GateDemand:
     local_channels: int = 0
 
     def required(self, limits: Limits) -> int:
-        """Buffers it cannot do without."""
-        channels = self.remote_channels + self.local_channels if self.remote_channels else 0  # who share the pool
+        """Return the number of buffers that the gate requires."""
+        channels = self.remote_channels + self.local_channels if self.remote_channels else 0  # that share the pool
         return limits.exclusive(self.remote_channels) + limits.gate_pool(channels).required
 
 
 @dataclass(frozen=True, slots=True)
 class TaskDemand:
-    """Everything one task exchanges data through.
+    """The partitions and gates of one task.
 
     >>> count = TaskDemand("count", partitions=(PartitionDemand(4),), gates=(GateDemand(remote_channels=3),))
     >>> count.required(Limits())
@@ -143,63 +141,99 @@ class TaskDemand:
     gates: tuple[GateDemand, ...] = ()
 
     def required(self, limits: Limits) -> int:
-        """Buffers it cannot do without."""
+        """Return the number of buffers that the task requires."""
         return sum(p.required(limits) for p in self.partitions) + sum(g.required(limits) for g in self.gates)
 
 
-def preflight(
-    tasks: list[TaskDemand], *, segments: int, segment_size: int, limits: Limits, read_ahead: bool = False
-) -> int:
-    """How many buffers these tasks require of one worker, if it has them; with `read_ahead`, it reads from disk, too.
+@dataclass(frozen=True, slots=True)
+class WorkerDemand:
+    """All tasks that one worker runs at the same time, and the number of buffers that the worker has.
+
+    >>> count = TaskDemand("count", partitions=(PartitionDemand(4),))
+    >>> WorkerDemand("worker 0", (count,), segments=4, read_ahead=True).required(Limits())
+    7
+    """
+
+    name: str
+    tasks: tuple[TaskDemand, ...]
+    segments: int
+    read_ahead: bool = False  # the worker reads blocking partitions from disk
+
+    def required(self, limits: Limits) -> int:
+        """Return the number of buffers that the worker's tasks require."""
+        return self._ahead(limits) + sum(task.required(limits) for task in self.tasks)
+
+    def lacking(self, limits: Limits) -> int:
+        """Return the number of buffers that the worker has too few; 0 or less if it has enough."""
+        return self.required(limits) - self.segments
+
+    def lines(self, limits: Limits) -> list[str]:
+        """Return the terms of the sum as lines of text."""
+        lines = []
+        for task in self.tasks:
+            for partition in task.partitions:
+                what = f"partition of {partition.subpartitions} subpartitions"
+                lines.append(f"  {task.name}: {what}: {partition.required(limits)}")
+            for gate in task.gates:
+                what = f"gate of {gate.remote_channels} remote and {gate.local_channels} local channels"
+                lines.append(f"  {task.name}: {what}: {gate.required(limits)}")
+        if self.read_ahead:
+            lines.append(f"  read-ahead of blocking partitions: {self._ahead(limits)}")
+        return lines
+
+    def _ahead(self, limits: Limits) -> int:
+        return limits.read_ahead_pool().required if self.read_ahead else 0
+
+
+def preflight(workers: Sequence[WorkerDemand], *, segment_size: int, limits: Limits) -> int:
+    """Check that each worker has as many buffers as it requires. Return the largest number required by one of them.
 
     Raises:
-        InsufficientBuffers: it has not; the text shows the sum and the smallest change that fits.
+        InsufficientBuffers: A worker has too few. The text shows the sum for the worker that lacks most, and the
+            smallest change of each setting that is enough for all workers.
 
-    >>> word_count = [
+    >>> word_count = (
     ...     TaskDemand("split", partitions=(PartitionDemand(subpartitions=4),)),
     ...     TaskDemand("count", gates=(GateDemand(remote_channels=3, local_channels=1),)),
-    ... ]
-    >>> preflight(word_count, segments=2048, segment_size=32768, limits=Limits())
+    ... )
+    >>> preflight([WorkerDemand("worker 0", word_count, segments=2048)], segment_size=32768, limits=Limits())
     11
-    >>> preflight(word_count, segments=9, segment_size=32768, limits=Limits())
+    >>> preflight([WorkerDemand("worker 0", word_count, segments=9)], segment_size=32768, limits=Limits())
     Traceback (most recent call last):
         ...
-    headgate.errors.InsufficientBuffers: the job needs 11 network buffers on this worker, which has 9:
+    headgate.errors.InsufficientBuffers: the job needs 11 network buffers on worker 0, which has 9:
       split: partition of 4 subpartitions: 5
       count: gate of 3 remote and 1 local channels: 6
     Any of these is enough: memory.network.min = 352KiB (and memory.network.max not below it); \
 network.buffers_per_channel = 1; memory.segment_size = 26KiB
     """
-    ahead = limits.read_ahead_pool().required if read_ahead else 0
-    total = ahead + sum(task.required(limits) for task in tasks)
-    if total <= segments:
-        return total
-    lines = [f"the job needs {total} network buffers on this worker, which has {segments}:"]
-    for task in tasks:
-        for partition in task.partitions:
-            what = f"partition of {partition.subpartitions} subpartitions"
-            lines.append(f"  {task.name}: {what}: {partition.required(limits)}")
-        for gate in task.gates:
-            what = f"gate of {gate.remote_channels} remote and {gate.local_channels} local channels"
-            lines.append(f"  {task.name}: {what}: {gate.required(limits)}")
-    if ahead:
-        lines.append(f"  read-ahead of blocking partitions: {ahead}")
-    remedies = _remedies(tasks, total, segments, segment_size, limits)
-    lines.append(f"Any of these is enough: {'; '.join(remedies)}")
+    lacking = [worker for worker in workers if worker.lacking(limits) > 0]
+    if not lacking:
+        return max((worker.required(limits) for worker in workers), default=0)
+    worst = max(lacking, key=lambda worker: worker.lacking(limits))
+    others = [worker.name for worker in lacking if worker is not worst]
+    named = ", ".join(others[:_MOST_NAMED]) + (", ..." if len(others) > _MOST_NAMED else "")
+    also = f" (also too few on {named})" if others else ""
+    remedies = _remedies(lacking, segment_size, limits)
+    lines = [
+        f"the job needs {worst.required(limits)} network buffers on {worst.name}, which has {worst.segments}{also}:",
+        *worst.lines(limits),
+        f"Any of these is enough: {'; '.join(remedies)}",
+    ]
     raise InsufficientBuffers("\n".join(lines))
 
 
-def _remedies(tasks: list[TaskDemand], total: int, segments: int, segment_size: int, limits: Limits) -> list[str]:
-    """The smallest change of each setting that would make the job fit."""
-    more = total - sum(task.required(limits) for task in tasks)  # than the tasks want
-    needed_kib = math.ceil(total * segment_size / 1024)
+def _remedies(lacking: Sequence[WorkerDemand], segment_size: int, limits: Limits) -> list[str]:
+    """Return the smallest change of each setting that makes the job fit all workers that lack buffers."""
+    most = max(worker.required(limits) for worker in lacking)
+    needed_kib = math.ceil(most * segment_size / 1024)
     remedies = [f"memory.network.min = {needed_kib}KiB (and memory.network.max not below it)"]
     for per_channel in range(limits.buffers_per_channel - 1, 0, -1):
         fewer = replace(limits, buffers_per_channel=per_channel)
-        if more + sum(task.required(fewer) for task in tasks) <= segments:
+        if all(worker.lacking(fewer) <= 0 for worker in lacking):
             remedies.append(f"network.buffers_per_channel = {per_channel}")
             break
-    smaller = segments * segment_size // total
+    smaller = min(worker.segments * segment_size // worker.required(limits) for worker in lacking)
     if smaller >= 4096:
         remedies.append(f"memory.segment_size = {smaller // 1024}KiB")
     return remedies

@@ -1,12 +1,18 @@
-"""One buffer between one writer and its readers.
+"""A buffer: a segment, or the bytes of an event, between one writer and its readers.
 
-The writer appends to a `Buffer` without a lock and publishes how far it got in one int, the marker. Each
-`BufferReader` (one per subpartition: several when broadcast) takes what was published since its last look, as
-a `BufferSlice` of the same memory: nothing is copied. References are counted under the exchange lock; the
-last release gives the segment back to its owner.
+Facts. A producer's task thread fills a buffer, and one reader per subpartition (several if the buffer is broadcast)
+reads it: a consumer's task thread in the same worker, or the thread that sends it. A reader may start before the
+buffer is full, and a segment returns to its pool only when the writer and all readers are done with it.
 
-Invariants: only the writer moves the marker, and only upwards; a finished buffer's marker never moves again;
-references = 1 while the writer has not finished + readers not exhausted + slices not released.
+Problem. A lock per appended batch would be taken once by the writer and once by each reader, mostly for nothing.
+
+Solution. The writer appends without a lock and then stores one int, `Buffer.marker`: the number of readable bytes, or
+its bitwise complement once the buffer is finished. A reader loads the int once and so sees both facts together.
+`BufferReader.take_locked` returns the bytes published since the previous call as a `BufferSlice` of the same memory:
+nothing is copied. Only references are counted under the exchange lock, once per buffer and reader.
+
+Invariants: only the writer changes the marker, and the readable size never decreases; the marker of a finished buffer
+never changes; references = 1 while the writer has not finished + readers not exhausted + slices not released.
 """
 
 from __future__ import annotations
@@ -25,21 +31,17 @@ __all__ = ["Buffer", "BufferOwner", "BufferReader", "BufferSlice", "Kind"]
 
 
 class Kind(Enum):
-    """What a buffer carries.
+    """The content of a buffer: records or an event."""
 
-    >>> Buffer.event(b"end").kind
-    <Kind.EVENT: 'event'>
-    """
-
-    DATA = "data"  # pooled; uses a credit; part of the backlog
-    EVENT = "event"  # its own bytes; needs no credit; freed, not pooled
+    DATA = "data"  # pooled memory; each buffer uses one credit and counts in the backlog
+    EVENT = "event"  # memory of its own, freed by the interpreter; uses no credit
 
 
-_DATA = Kind.DATA  # looking up an enum member costs more than the comparison
+_DATA = Kind.DATA  # a module global: looking up an enum member costs more than the comparison itself
 
 
 class BufferOwner(Protocol):
-    """Whoever lent the segment and wants it back: a local pool."""
+    """The owner of a buffer's segment, to which it returns: a `LocalPool`, or a remote channel."""
 
     @property
     def lock(self) -> Lock:
@@ -47,16 +49,16 @@ class BufferOwner(Protocol):
         ...
 
     def recycle_locked(self, segment: Segment, channel: int) -> Wake:
-        """Take a segment back; called exactly once per buffer."""
+        """Take back the segment of a buffer without references. Called exactly once per use of the segment."""
         ...
 
     def lend_locked(self, buffer: Buffer) -> tuple[memoryview | None, Wake]:
-        """The segment as memory that may outlive the buffer's release, if the pool can spare it."""
+        """Return the segment's memory as a view that may outlive the buffer, or None if the pool has none to spare."""
         ...
 
 
 class Buffer:
-    """A segment in use, or the bytes of an event; the writer's side.
+    """A segment in use, or the bytes of an event: the writer's side.
 
     >>> event = Buffer.event(b"end")
     >>> BufferReader(event).take_locked().memory.tobytes()
@@ -91,22 +93,20 @@ class Buffer:
         self.owner = owner
         self.channel = channel
         self.kind = Kind.EVENT if owner is None else Kind.DATA
-        # What readers may see: bytes written so far, or ~bytes once finished. One int, so that a reader
-        # sees position and end together without a lock.
-        self.marker = 0
-        self.position = 0  # where the next byte goes
+        self.marker = 0  # readable bytes, or ~bytes once finished: see the module's docstring
+        self.position = 0  # the offset of the next byte to append
         self.references = 0
         if segment is not None:
-            self.reader = BufferReader(self)  # for the first subpartition it goes to; events have none
+            self.reader = BufferReader(self)  # for the first subpartition; further ones and events make their own
         self.references = 1  # the writer's
-        self.event_read: Event | None = None  # what an event's bytes say, once a gate has decoded them
+        self.event_read: Event | None = None  # the decoded event, set by the gate that received it
 
     @classmethod
     def over(cls, segment: Segment, owner: BufferOwner, channel: int) -> Buffer:
-        """An empty buffer with one reader, in a segment that nobody uses.
+        """Return an empty buffer with one reader in an unused segment.
 
-        Its objects belong to the segment and are used again with it: making them anew would be a third of the
-        cost of handing a buffer over.
+        The buffer and its reader belong to the segment and are used again with it: allocating both objects each time
+        would be a third of the cost of handing a buffer over.
         """
         buffer = segment.buffer
         if buffer is None:
@@ -121,25 +121,25 @@ class Buffer:
 
     @classmethod
     def awaiting(cls, segment: Segment, owner: BufferOwner) -> Buffer:
-        """A buffer for bytes that come over the network: they are put into `memory`, then it is `received`."""
+        """Return a buffer for received bytes: the connection copies them into `memory`, then calls `received`."""
         buffer = segment.buffer
         return buffer if buffer is not None and buffer.owner is owner else cls.over(segment, owner, -1)
 
     def received(self, start: int, end: int) -> BufferSlice:
-        """Finish it around the bytes that have come: they are the one slice that there will be."""
+        """Finish the buffer around the received bytes `memory[start:end]`, and return them as its only slice."""
         self.position = end
         self.marker = ~end
         self.references = 1
         return BufferSlice(self, self.memory if end - start == self.capacity else self.memory[start:end], start)
 
     def give_back_locked(self) -> Wake:
-        """Nothing will come into it after all."""
+        """Recycle the segment of a buffer that was reserved for received bytes and got none."""
         self.references = 1
         return self.release_locked()
 
     @classmethod
     def event(cls, data: bytes) -> Buffer:
-        """A finished buffer around the bytes of an event."""
+        """Return a finished buffer around the bytes of an event."""
         buffer = cls(memoryview(data))
         buffer.marker = ~len(data)
         return buffer
@@ -148,10 +148,10 @@ class Buffer:
         where = f"segment {self.segment.index}" if self.segment is not None else "event"
         return f"<Buffer {where}, {self.size} of {self.capacity} bytes, {self.references} references>"
 
-    # The writer's side: no lock.
+    # Called by the writer, without a lock.
 
     def append(self, data: memoryview | bytes | bytearray, start: int = 0) -> int:
-        """Copy as much of `data[start:]` as fits and publish it; how many bytes that was."""
+        """Copy as much of `data[start:]` as fits and publish it. Return the number of bytes copied."""
         assert self.marker >= 0, "a finished buffer does not grow"
         position = self.position
         count = min(len(data) - start, self.capacity - position)
@@ -165,16 +165,16 @@ class Buffer:
 
     @property
     def room(self) -> int:
-        """How many more bytes fit."""
+        """The number of bytes that still fit."""
         return self.capacity - self.position
 
     def publish(self, size: int) -> None:
-        """Declare bytes that were put into `memory` directly: all up to `size` are readable."""
+        """Publish bytes that were written to `memory` directly: all up to `size` become readable."""
         assert self.position <= size <= self.capacity, "published bytes lie inside the buffer"
         self.position = self.marker = size
 
     def finish_locked(self) -> Wake:
-        """Nothing more will be appended; drops the writer's reference."""
+        """Mark the buffer as finished, and drop the writer's reference."""
         if self.marker < 0:
             raise LocalProtocolError(f"{self!r} is finished twice")
         self.marker = ~self.position
@@ -183,40 +183,40 @@ class Buffer:
             return None
         return self.release_locked()
 
-    # Everybody's side.
+    # Called by the writer and by readers.
 
     @property
     def size(self) -> int:
-        """Bytes published so far."""
+        """The number of published bytes."""
         marker = self.marker
         return marker if marker >= 0 else ~marker
 
     @property
     def finished(self) -> bool:
-        """Whether the writer is done with it."""
+        """True once the writer appends nothing more."""
         return self.marker < 0
 
     def retain_locked(self) -> None:
-        """One more user of the memory."""
+        """Add a reference."""
         self.references += 1
 
     def release_locked(self) -> Wake:
-        """One user less; the last one gives the segment back to its owner."""
+        """Drop a reference. The last one returns the segment to its owner."""
         owner = self.owner
         if owner is None:
-            return None  # an event is not counted: the interpreter frees it
+            return None  # an event's memory is freed by the interpreter
         references = self.references - 1
         if references < 0:
             raise InvariantViolated(f"{self!r} was released more often than it was retained")
         self.references = references
         if references:
             return None
-        assert self.segment is not None, "what has an owner has a segment"
+        assert self.segment is not None, "a buffer with an owner has a segment"
         return owner.recycle_locked(self.segment, self.channel)
 
 
 class BufferReader:
-    """One reader's place in a buffer. It has a reference of its own, which passes to the last slice.
+    """The position of one reader in a buffer. The reader holds a reference, which passes to its last slice.
 
     >>> buffer = Buffer(memoryview(bytearray(16)))
     >>> reader = BufferReader(buffer)
@@ -234,10 +234,10 @@ class BufferReader:
         self.position = 0
 
     def take_locked(self) -> BufferSlice | None:
-        """What was published since the last call; None if nothing was.
+        """Return the bytes published since the last call, or None if there are none.
 
-        Once the buffer is finished this is the last call that may return anything, and the reader's
-        reference goes with what it returns. If it returns nothing, the reference is the caller's to drop.
+        If the buffer is finished, the returned slice takes over the reader's reference, and no later call may return
+        anything. If None is returned for a finished buffer, the caller must release the reader.
         """
         buffer = self.buffer
         marker = buffer.marker
@@ -251,15 +251,15 @@ class BufferReader:
         return BufferSlice(buffer, buffer.memory if end - start == buffer.capacity else buffer.memory[start:end], start)
 
     def release_locked(self) -> Wake:
-        """Drop the reader's own reference without reading on."""
+        """Drop the reader's reference without reading further."""
         return self.buffer.release_locked()
 
 
 class BufferSlice:
-    """Bytes handed to a reader, to be released exactly once.
+    """Bytes handed to a reader, which must release them exactly once.
 
-    `offset` is where the slice begins in its buffer: a record keeps its alignment across the exchange. A gate
-    adds the number of the channel it came from.
+    `offset` is the position of the slice in its buffer, so that a record keeps its alignment across the exchange. A
+    gate sets `channel` to the number of the channel from which it polled the slice.
 
     >>> taken = BufferReader(Buffer.event(b"end")).take_locked()
     >>> taken.memory.tobytes(), taken.offset
@@ -271,6 +271,9 @@ class BufferSlice:
 
     __slots__ = ("buffer", "channel", "memory", "offset", "released")
 
+    codec = 0
+    """The codec by which the bytes are compressed; 0: uncompressed, as in every slice that a gate returns."""
+
     def __init__(self, buffer: Buffer, memory: memoryview, offset: int) -> None:
         self.buffer = buffer
         self.memory = memory
@@ -280,7 +283,7 @@ class BufferSlice:
 
     @property
     def event(self) -> Event | None:
-        """The event, if it is one and came through a gate."""
+        """The event, if the slice is one and was polled from a gate."""
         return self.buffer.event_read
 
     @property
@@ -289,10 +292,10 @@ class BufferSlice:
         return self.buffer.kind
 
     def release(self) -> None:
-        """Give the memory back; it must not be touched afterwards."""
+        """Return the memory; the caller must not touch it afterwards. Takes the exchange lock."""
         owner = self.buffer.owner
         if owner is None:
-            self.release_locked()  # events belong to nobody: there is nothing to guard
+            self.release_locked()  # an event has no pool, so there is nothing to lock
             return
         owner.lock.acquire()
         try:
@@ -303,35 +306,21 @@ class BufferSlice:
             wake()
 
     def release_locked(self) -> Wake:
-        """As `release`, for callers who hold the lock already."""
+        """Do the same as `release`, for callers that hold the lock."""
         buffer = self.buffer
         if self.released:
             raise LocalProtocolError(f"a slice of {buffer!r} is released twice")
         self.released = True
         owner, segment = buffer.owner, buffer.segment
-        if buffer.references == 1 and owner is not None and segment is not None:  # as `Buffer.release_locked` ends
+        if buffer.references == 1 and owner is not None and segment is not None:  # inlined: the common case
             buffer.references = 0
             return owner.recycle_locked(segment, buffer.channel)
         return buffer.release_locked()
 
-    def retain(self) -> BufferSlice:
-        """A second handle on the same bytes, to be released by its own."""
-        owner = self.buffer.owner
-        if owner is None:
-            return self._share_locked()
-        with owner.lock:
-            return self._share_locked()
-
-    def _share_locked(self) -> BufferSlice:
-        if self.released:
-            raise LocalProtocolError(f"a slice of {self.buffer!r} is retained after its release")
-        self.buffer.retain_locked()
-        return BufferSlice(self.buffer, self.memory, self.offset)
-
     def lend(self) -> memoryview | None:
-        """The same bytes as memory that may outlive this slice's release, or None if it must be copied.
+        """Return the same bytes as memory that may outlive this slice, or None if the caller must copy them.
 
-        The segment returns to its pool when the last view, array or Arrow buffer made from it is gone.
+        The segment returns to its pool when the last view, array or Arrow buffer made from the memory is gone.
         """
         owner = self.buffer.owner
         if owner is None:
@@ -343,3 +332,14 @@ class BufferSlice:
         if wake is not None:
             wake()
         return None if whole is None else whole[self.offset : self.offset + len(self.memory)]
+
+
+class PackedSlice(BufferSlice):
+    """Compressed bytes, read from a file for a reader in another worker; `unpacked` is their decompressed size."""
+
+    __slots__ = ("codec", "unpacked")
+
+    def __init__(self, buffer: Buffer, memory: memoryview, *, codec: int, unpacked: int) -> None:
+        super().__init__(buffer, memory, 0)
+        self.codec = codec
+        self.unpacked = unpacked

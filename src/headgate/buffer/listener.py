@@ -1,7 +1,8 @@
-"""Who waits for a segment, and what it says when it is offered one.
+"""Waiting for a segment without polling for it.
 
-The network thread leaves a listener of its own; a task thread that sleeps in `LocalPool.request` is a `Claim`. Both
-stand in one queue of their pool and are called under the exchange lock.
+Two kinds of listeners are in the queue of a `LocalPool`: those of components that must not block (a remote channel on
+the thread that polls the network, the read-ahead), and a `Claim` for each task thread that blocks in
+`LocalPool.request`. The pool calls both under the exchange lock, in the order of the queue.
 """
 
 from __future__ import annotations
@@ -17,48 +18,42 @@ __all__ = ["Answer", "BufferListener", "Claim"]
 
 
 class Answer(Enum):
-    """What a listener says to a segment offered to it.
+    """The reply of a listener to an offered segment."""
 
-    >>> Answer.USED_MORE_WANTED.value
-    'used, more wanted'
-    """
-
-    NOT_USED = "not used"  # wants none any more: offer it to the next
-    USED_ENOUGH = "used, enough"
-    USED_MORE_WANTED = "used, more wanted"  # stays in the queue, behind the others
+    NOT_USED = "not used"  # the listener leaves the queue, and the pool offers the segment to the next one
+    USED_ENOUGH = "used, enough"  # the listener leaves the queue
+    USED_MORE_WANTED = "used, more wanted"  # the listener moves to the end of the queue
 
 
 class BufferListener(Protocol):
-    """Somebody who could not have a segment at once and wants to be offered one."""
+    """A component that got no segment at once, and is offered one later."""
 
     def offer_locked(self, segment: Segment) -> tuple[Answer, Wake]:
-        """Take the segment or not; the answer and what to do after the lock. Must not call the pool."""
+        """Take the segment or refuse it. Return the reply, and the wake-up to perform after the lock.
+
+        Must not call the pool.
+        """
         ...
 
     def cancel_locked(self) -> Wake:
-        """The pool is gone: nothing will be offered any more."""
+        """Handle the end of the pool: no segment will be offered any more."""
         ...
 
 
 class Claim:
-    """A task thread asleep until its pool has a segment for it: a listener that takes one and wakes it.
-
-    >>> from headgate.sync import ThreadSync
-    >>> Claim(ThreadSync()).segment is None
-    True
-    """
+    """The request of a blocked task thread: a listener that takes one segment and wakes the thread."""
 
     __slots__ = ("segment", "waiter")
 
     def __init__(self, sync: Sync) -> None:
-        self.waiter = sync.waiter()
+        self.waiter = sync.new_signal()
         self.segment: Segment | None = None
 
     def offer_locked(self, segment: Segment) -> tuple[Answer, Wake]:
-        """Take it."""
+        """Take the segment and wake the thread."""
         self.segment = segment
         return Answer.USED_ENOUGH, self.waiter.wake
 
     def cancel_locked(self) -> Wake:
-        """Wake up with nothing."""
+        """Wake the thread without a segment."""
         return self.waiter.wake

@@ -1,12 +1,12 @@
-"""How many segments one partition or gate may use.
+"""The segments that one partition or gate may use.
 
-A `LocalPool` stands behind each result partition (the task thread asks, and sleeps when there is none) and
-each input gate (the network thread asks, and leaves a listener when there is none). Its size is a permission,
-not a possession: segments are taken from the network pool only when needed, and a pool that shrank gives its
-excess back as its buffers return.
+Each result partition has a `LocalPool`: its task thread requests segments and blocks while there is none. So has each
+input gate: its remote channels request without blocking, and register a listener. The size of a pool is a permission,
+not a possession: the pool takes a segment from the network pool only when it is requested, and a pool that was shrunk
+returns its excess as its buffers are recycled. `network.py` describes how sizes are computed.
 
-Everything here runs under the exchange lock. Invariants: held = available + in use; available segments exist
-only while held <= size; a listener waits only while nothing it could use is at hand.
+All state is guarded by the exchange lock. Invariants: held = available + in use; a pool with held > size has no
+available segment; a listener is queued only while the pool has no segment that it could use.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from headgate.buffer.builder import Buffer
 from headgate.buffer.listener import Answer, Claim
 from headgate.errors import Cancelled, InvariantViolated, RequestTimeout
-from headgate.meters import TaskState
+from headgate.meters import Activity
 from headgate.sync import together
 
 if TYPE_CHECKING:
@@ -31,38 +31,33 @@ if TYPE_CHECKING:
 __all__ = ["UNCHANNELLED", "LocalPool", "LocalPoolStatistics"]
 
 UNCHANNELLED = -1
-"""The channel of buffers that count against no queue's limit: broadcast ones and lent ones."""
+"""The channel of buffers that count against no channel's limit: broadcast and exported ones."""
 
-_LENT_NAP_S = 0.05
+_EXPORTED_WAIT_S = 0.05  # see `_block`
 _NOT_USED, _MORE_WANTED = Answer.NOT_USED, Answer.USED_MORE_WANTED  # looking up a member costs more than comparing it
 
 
 @dataclass(frozen=True, slots=True)
 class LocalPoolStatistics:
-    """The state of one local pool at one moment.
-
-    >>> from headgate.worker import Environment
-    >>> with Environment(memory_bytes=2**20) as worker: worker.memory.create_pool("map", required=2).statistics()
-    LocalPoolStatistics(name='map', required=2, maximum=32, size=32, held=0, available=0, lent=0, waiting=0)
-    """
+    """A snapshot of one local pool."""
 
     name: str
     required: int
     maximum: int
     size: int
     held: int  # segments taken from the network pool
-    available: int  # of these, at hand
-    lent: int  # views of these that user code keeps
-    waiting: int  # listeners and sleeping threads
+    available: int  # held segments that are not in use
+    lent: int  # held segments whose memory user code refers to
+    waiting: int  # queued listeners, blocked threads among them
 
     @property
     def usage(self) -> float:
-        """Share of the current size in use: 0 to 1, above while shrinking or in overdraft."""
+        """The share of the size that is in use: 0 to 1, more while the pool shrinks or is overdrawn."""
         return (self.held - self.available) / self.size if self.size else 0.0
 
 
 class LocalPool:
-    """The segments of one partition or gate; made by `NetworkPool.create_pool`.
+    """The segments of one partition or gate; created by `NetworkPool.create_pool`.
 
     >>> from headgate.worker import Environment
     >>> with Environment(memory_bytes=2**20) as worker: worker.memory.create_pool("map", required=2, maximum=8)
@@ -117,17 +112,17 @@ class LocalPool:
     def __repr__(self) -> str:
         return f"<LocalPool {self.name}: {self.held} held, size {self.size} ({self.required}..{self.maximum})>"
 
-    # Asking.
+    # Requesting.
 
     def try_request_locked(self, channel: int = UNCHANNELLED, overdraft: bool = False) -> Segment | None:
-        """A segment for a queue, or None; with `overdraft`, also past the pool's size and the queue's limit."""
+        """Return a segment for `channel`, or None; `overdraft` allows the request to exceed size and channel limit."""
         if self._destroyed:
             raise self._gone()
         extra = self.overdraft if overdraft else 0
         if channel >= 0 and self._in_use[channel] >= self.max_per_channel + extra:
             return None
         if self._available:
-            segment = self._available.pop()  # the one used last: its memory is still in the cache
+            segment = self._available.pop()  # the one used last: its memory is probably still in the cache
         else:
             if self.held >= self.size + extra:
                 return None
@@ -141,22 +136,9 @@ class LocalPool:
         return segment
 
     def try_buffer_locked(self, channel: int, overdraft: bool) -> Buffer | None:
-        """As `try_request_locked`, but an empty buffer with one reader: what a writer needs for each one it fills."""
-        available, in_use = self._available, self._in_use
-        if available and (channel < 0 or in_use[channel] < self.max_per_channel):
-            segment: Segment | None = available.pop()
-            in_use[channel] += 1
-        else:
-            segment = self.try_request_locked(channel, overdraft)
-        if segment is None:
-            return None
-        buffer = segment.buffer
-        if buffer is None or buffer.owner is not self:
-            return Buffer.over(segment, self, channel)
-        buffer.channel = channel
-        buffer.marker = buffer.position = buffer.reader.position = 0
-        buffer.references = 2
-        return buffer
+        """Return an empty buffer with one reader, or None: `try_request_locked` for writers, once per buffer."""
+        segment = self.try_request_locked(channel, overdraft)
+        return None if segment is None else Buffer.over(segment, self, channel)
 
     def request(
         self,
@@ -166,17 +148,17 @@ class LocalPool:
         timeout_s: float | None = None,
         timer: TaskTimer | None = None,
     ) -> Segment:
-        """A segment for a queue; the calling task thread sleeps until there is one.
+        """Return a segment for `channel`; the calling task thread blocks until there is one.
 
         Raises:
-            RequestTimeout: there was none within `timeout_s`.
-            Cancelled: the pool was destroyed before or meanwhile.
+            RequestTimeout: The pool granted none within `timeout_s`.
+            Cancelled: The pool is or was destroyed.
         """
-        self._help(timer)
+        self._poll_network(timer)
         claim = None
         with self.lock:
             if self._destroyed:
-                raise self._gone()  # before anybody is served whose wake-up would be lost with it
+                raise self._gone()  # before a segment is granted: the wake-up would be lost with the exception
             wake = self._network.collect_returned_locked()
             segment = self.try_request_locked(channel, overdraft)
             if segment is None:
@@ -185,51 +167,32 @@ class LocalPool:
         if wake is not None:
             wake()
         if claim is None:
-            assert segment is not None, "a segment was at hand"
+            assert segment is not None, "the request was granted at once"
             return segment
         return self._await(claim, channel, timeout_s, timer)
 
     def listen_locked(self, listener: BufferListener, channel: int = UNCHANNELLED) -> None:
-        """Be offered the next segment this pool may give to `channel`."""
+        """Queue a listener for the next segment that the pool can grant to `channel`."""
         if self._destroyed:
             raise self._gone()
         self._listeners.append((listener, channel))
-        self._network.want_locked(self, wanted=True)
+        self._network.set_waiting_locked(self, waiting=True)
 
-    # Giving back.
+    # Recycling.
 
     def recycle_locked(self, segment: Segment, channel: int) -> Wake:
-        """The last user of a buffer released it."""
+        """Take back a segment whose buffer has no references left."""
         in_use = self._in_use
         in_use[channel] -= 1
         if in_use[channel] < 0:
-            raise InvariantViolated(f"{self!r}: {segment!r} came back to channel {channel} twice")
+            raise InvariantViolated(f"{self!r}: {segment!r} was recycled twice for channel {channel}")
         if self.held > self.size or self._network.returned:
-            return self._settle_locked(segment)
-        if not self._listeners:
-            self._available.append(segment)
-            return None
-        listener, wanted_for = self._listeners[0]
-        if self._available or wanted_for >= 0:
-            self._available.append(segment)
-            return self.serve_locked()
-        # It goes to the first who waits, as in `serve_locked`: at a gate, most go this way.
-        answer, wake = listener.offer_locked(segment)
-        if answer is _NOT_USED:
-            self._available.append(segment)
-            self._listeners.popleft()
-            return together(wake, self.serve_locked())
-        in_use[wanted_for] += 1
-        if answer is _MORE_WANTED:
-            self._listeners.rotate(-1)
-        else:
-            self._listeners.popleft()
-            if not self._listeners:
-                self._network.want_locked(self, wanted=False)
-        return wake
+            return self._recycle_slowly_locked(segment)
+        self._available.append(segment)
+        return self.serve_locked() if self._listeners else None
 
-    def _settle_locked(self, segment: Segment) -> Wake:
-        """A segment came back while the pool was shrunk, overdrawn or destroyed, or others that were lent are back."""
+    def _recycle_slowly_locked(self, segment: Segment) -> Wake:
+        """Recycle while the pool is overdrawn, shrunk or destroyed, or while exported memory has been returned."""
         if self.held <= self.size:
             self._available.append(segment)
             wake = None
@@ -241,13 +204,16 @@ class LocalPool:
         return together(wake, self._network.collect_returned_locked()) if self._network.returned else wake
 
     def lend_locked(self, buffer: Buffer) -> tuple[memoryview | None, Wake]:
-        """See `BufferOwner`. At most half of the spare segments are lent: the rest keeps the data moving."""
+        """Return the segment's memory as a view that may outlive the buffer, or None.
+
+        At most half of the segments beyond `required` are exported: the others keep the data flowing.
+        """
         if self._destroyed or self.lent * 2 >= self.size - self.required:
             return None, None
         self.lent += 1
         wake = None
         if buffer.channel != UNCHANNELLED:
-            # User code may keep it for as long as it likes: it must not hold up its queue.
+            # User code may hold it for any time: it must not count against its channel meanwhile.
             self._in_use[buffer.channel] -= 1
             self._in_use[UNCHANNELLED] += 1
             buffer.channel = UNCHANNELLED
@@ -255,73 +221,73 @@ class LocalPool:
         return self._network.lend_locked(buffer), wake
 
     def serve_locked(self) -> Wake:
-        """Offer what there is to the listeners, in order; those whose queue is at its limit keep their place."""
-        wakes: list[Wake] = []
-        blocked: list[tuple[BufferListener, int]] = []
-        while self._listeners:
-            listener, channel = self._listeners.popleft()
+        """Offer segments to the listeners in their order; those whose channel is at its limit keep their place."""
+        wake: Wake = None
+        listeners, available, blocked = self._listeners, self._available, []
+        while listeners and (available or (self.held < self.size and self._network.free)):
+            listener, channel = listeners.popleft()
             segment = self.try_request_locked(channel)
             if segment is None:
                 blocked.append((listener, channel))
-                if not self._available and (self.held >= self.size or not self._network.free):
-                    break  # nothing for anybody
                 continue
-            answer, wake = listener.offer_locked(segment)
-            wakes.append(wake)
+            answer, woken = listener.offer_locked(segment)
+            if woken is not None:
+                wake = together(wake, woken)
             if answer is _NOT_USED:
                 self._in_use[channel] -= 1
-                self._available.append(segment)
+                available.append(segment)
             elif answer is _MORE_WANTED:
-                self._listeners.append((listener, channel))
-        self._listeners.extendleft(reversed(blocked))
-        self._network.want_locked(self, wanted=bool(self._listeners))
-        return together(*wakes)
+                listeners.append((listener, channel))
+        listeners.extendleft(reversed(blocked))
+        self._network.set_waiting_locked(self, waiting=bool(listeners))
+        return wake
 
-    # Being resized and destroyed.
+    # Resizing and destroying.
 
     def resized_locked(self) -> Wake:
-        """The network pool has shared out anew and set `size`: give back what is too much, serve who waits."""
+        """Adapt to the `size` that the network pool has just set: return the excess, grant to listeners."""
         wakes = []
         while self._available and self.held > self.size:
-            wakes.append(self._drop_locked())
+            self.held -= 1
+            wakes.append(self._network.give_back_locked(self._available.pop()))
         if self._listeners:
             wakes.append(self.serve_locked())
         return together(*wakes)
 
     def destroy(self) -> None:
-        """No more requests; what is in use goes back to the network pool as it is released. May be repeated."""
+        """Refuse all further requests; segments in use return to the network pool when recycled. Idempotent."""
         with self.lock:
             wake = self.destroy_locked()
         if wake is not None:
             wake()
 
     def destroy_locked(self) -> Wake:
-        """As `destroy`, for callers who hold the lock already."""
+        """Do the same as `destroy`, for callers that hold the lock."""
         if self._destroyed:
             return None
         self._destroyed = True
         self.size = 0
-        # Before anything is given back: that serves all who wait, and here nobody waits any more.
+        # Before the available segments are returned: the network pool then serves only listeners of other pools.
         wakes = [listener.cancel_locked() for listener, _ in self._listeners]
         self._listeners.clear()
-        self._network.want_locked(self, wanted=False)
-        at_hand = [*self._available]
+        self._network.set_waiting_locked(self, waiting=False)
+        available = [*self._available]
         self._available.clear()
-        self.held -= len(at_hand)
-        return together(*wakes, self._network.destroy_locked(self, at_hand))
+        self.held -= len(available)
+        return together(*wakes, self._network.destroy_locked(self, available))
 
     @property
     def in_use(self) -> int:
-        """Segments that are held and not at hand; without the lock, so it was true a moment ago."""
+        """The number of segments in use; read without the lock, so it may be out of date by one change."""
         return max(0, self.held - len(self._available))
 
     @property
     def destroyed(self) -> bool:
-        """Whether requests are refused."""
+        """True once requests are refused."""
         return self._destroyed
 
     def statistics(self) -> LocalPoolStatistics:
-        """The pool at this moment."""
+        """Return a snapshot of the pool."""
         self._network.collect_returned()
         with self.lock:
             return LocalPoolStatistics(
@@ -335,26 +301,25 @@ class LocalPool:
                 waiting=len(self._listeners),
             )
 
-    def _drop_locked(self) -> Wake:
-        self.held -= 1
-        return self._network.give_back_locked(self._available.pop())
+    def _poll_network(self, timer: TaskTimer | None) -> None:
+        """Run pending network work: sending recycles segments, and costs less than blocking until another thread did.
 
-    def _help(self, timer: TaskTimer | None) -> None:
-        """Let the network send, if nobody does: that costs less than to fall asleep until others have."""
+        The time counts as back-pressured.
+        """
         if timer is not None:
-            timer.enter(TaskState.BACK_PRESSURED)
+            timer.enter(Activity.BACK_PRESSURED)
         try:
-            self._network.sync.help()
+            self._network.sync.poll_once()
         finally:
             if timer is not None:
                 timer.leave()
 
     def _await(self, claim: Claim, channel: int, timeout_s: float | None, timer: TaskTimer | None) -> Segment:
         if timer is not None:
-            timer.enter(TaskState.BACK_PRESSURED)
+            timer.enter(Activity.BACK_PRESSURED)
         try:
-            self._sleep(claim, timeout_s)
-        except BaseException:  # an interrupt must leave no claim and no segment behind
+            self._block(claim, timeout_s)
+        except BaseException:  # an interrupt (KeyboardInterrupt) must leave no request and no segment behind
             self._withdraw(claim, channel)
             raise
         finally:
@@ -372,25 +337,29 @@ class LocalPool:
             "small (network.buffers_request_timeout, memory.network.min)."
         )
 
-    def _sleep(self, claim: Claim, timeout_s: float | None) -> None:
-        """Wait for a segment. While some are lent, look now and then: one may come back while the lock is taken."""
+    def _block(self, claim: Claim, timeout_s: float | None) -> None:
+        """Block until the request is granted or the time is over.
+
+        While memory is exported, wake up every `_EXPORTED_WAIT_S`: the interpreter may have returned a segment while
+        the lock was held, and no other thread may recycle anything that would collect it.
+        """
         self._network.collect_returned()
         left_s = timeout_s
         while self.lent and (left_s is None or left_s > 0):
-            nap_s = _LENT_NAP_S if left_s is None else min(_LENT_NAP_S, left_s)
-            if claim.waiter.wait(nap_s):
+            wait_s = _EXPORTED_WAIT_S if left_s is None else min(_EXPORTED_WAIT_S, left_s)
+            if claim.waiter.wait(wait_s):
                 return
             self._network.collect_returned()
             if left_s is not None:
-                left_s -= nap_s
-        claim.waiter.wait(left_s)  # a grant may have come with the last look
+                left_s -= wait_s
+        claim.waiter.wait(left_s)  # also with nothing left: the last collection may have granted the request
 
     def _gone(self) -> Cancelled:
         return Cancelled(f"{self.name}: its buffer pool was destroyed")
 
     def _forget_locked(self, claim: Claim) -> None:
         self._listeners = deque(entry for entry in self._listeners if entry[0] is not claim)
-        self._network.want_locked(self, wanted=bool(self._listeners))
+        self._network.set_waiting_locked(self, waiting=bool(self._listeners))
 
     def _withdraw(self, claim: Claim, channel: int) -> None:
         with self.lock:

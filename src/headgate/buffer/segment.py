@@ -1,9 +1,15 @@
-"""The network memory of a worker: one contiguous allocation, cut into equal segments.
+"""The network memory of a worker: one anonymous mapping, divided into segments of equal size.
 
-Made once at start by whoever builds the worker. The pages come from the operating system only when they are
-first written, and go back when the arena is closed.
+`worker.environment` creates the arena once, when the worker starts. The operating system provides a page when it is
+first written, and takes all pages back when the mapping is closed.
 
-Invariant: a segment is in exactly one place: on a free list, or behind one `Buffer`.
+Exporting memory. Arrow can refer to the bytes of a record batch where they are, in a segment, instead of copying them.
+The segment must then not be used again until the user's function has dropped the last array made from it, and Python
+does not tell the exporter of a buffer when that happens. What it does: it keeps the exporting object alive as long as
+any view of it exists, and calls its `__del__` afterwards. So `Arena.export` makes one small ctypes array per exported
+segment (`_ExportedMemory`), which is the only pure-Python object that can export foreign memory and have a `__del__`.
+
+Invariant: a segment is in exactly one place: in a free list, or behind one `Buffer`.
 """
 
 from __future__ import annotations
@@ -26,7 +32,7 @@ _MIB = 1024 * 1024
 
 
 class Segment:
-    """One fixed slice of the arena.
+    """A fixed part of the arena, in which one buffer at a time is written.
 
     >>> with Arena(segment_size=32, count=4) as arena:
     ...     arena.segments[3]
@@ -38,14 +44,14 @@ class Segment:
     def __init__(self, index: int, memory: memoryview) -> None:
         self.index = index
         self.memory = memory
-        self.buffer: Buffer | None = None  # made by the first user, used again by the next: see `Buffer.over`
+        self.buffer: Buffer | None = None  # allocated at the first use, then kept: see `Buffer.over`
 
     def __repr__(self) -> str:
         return f"Segment({self.index})"
 
 
 class Arena:
-    """`count` segments of `segment_size` bytes in one allocation.
+    """`count` segments of `segment_size` bytes each, in one mapping.
 
     >>> with Arena(segment_size=1024, count=8) as arena:
     ...     len(arena.segments), arena.size_bytes
@@ -74,13 +80,13 @@ class Arena:
         self.segments = [
             Segment(index, whole[index * segment_size : (index + 1) * segment_size]) for index in range(count)
         ]
-        self._lease_type = _lease_type(segment_size)
+        self._exported_type = _exported_type(segment_size)
 
     def lend(self, segment: Segment, returned: Callable[[], object]) -> memoryview:
-        """The segment's memory as a view that reports when nothing refers to it any more.
+        """Return the segment's memory as a view, and call `returned` when nothing refers to that memory any more.
 
-        `returned` is called by the garbage collector, on any thread, perhaps in the middle of anything: it
-        must not take a lock.
+        `returned` is called by the interpreter, on any thread and between any two instructions, also while that
+        thread holds a lock: it must not block on one.
 
         >>> with Arena(segment_size=32, count=1) as arena:
         ...     view = arena.lend(arena.segments[0], lambda: print("returned"))
@@ -89,19 +95,20 @@ class Arena:
         ...     del part
         returned
         """
-        lease = self._lease_type.from_buffer(self._mapping, segment.index * self.segment_size)
-        lease.returned = returned
-        return memoryview(lease).cast("B")
+        exported = self._exported_type.from_buffer(self._mapping, segment.index * self.segment_size)
+        exported.returned = returned
+        return memoryview(exported).cast("B")
 
     def close(self, keep: Container[Segment] = ()) -> None:
-        """Give the memory back to the operating system, at once or when the last user of what is in use is gone.
+        """Unmap the memory: now, or when the last view of it is gone.
 
-        `keep`: segments that somebody may still touch.
+        Args:
+            keep: Segments that are still in use; their views stay valid.
         """
         for segment in self.segments:
             if segment in keep:
                 continue
-            with contextlib.suppress(BufferError):  # somebody still looks at a part of it
+            with contextlib.suppress(BufferError):  # an exported view of the segment exists
                 segment.memory.release()
         self.segments = []
         self._whole.release()
@@ -115,11 +122,8 @@ class Arena:
         self.close()
 
 
-class _Lease(ctypes.Array[ctypes.c_ubyte]):
-    """Memory that somebody outside the exchange refers to; views and Arrow buffers made from it keep it alive.
-
-    A ctypes array is the one pure-Python way to export memory and learn when the last user let go.
-    """
+class _ExportedMemory(ctypes.Array[ctypes.c_ubyte]):
+    """Memory of a segment that views and Arrow buffers outside the exchange refer to, and so keep alive."""
 
     _type_ = ctypes.c_ubyte
     _length_ = 0
@@ -131,5 +135,5 @@ class _Lease(ctypes.Array[ctypes.c_ubyte]):
             self.returned()
 
 
-def _lease_type(segment_size: int) -> type[_Lease]:
-    return type(f"Lease{segment_size}", (_Lease,), {"_length_": segment_size, "_type_": ctypes.c_ubyte})
+def _exported_type(segment_size: int) -> type[_ExportedMemory]:
+    return type(f"Exported{segment_size}", (_ExportedMemory,), {"_length_": segment_size, "_type_": ctypes.c_ubyte})

@@ -11,7 +11,7 @@ def main(arguments: list[str] | None = None) -> int:
     0
     """
     try:
-        # Ctrl-C may come while these are imported, and must not show a traceback then either.
+        # Inside the block: Ctrl-C during these imports must not print a traceback.
         from headgate.cli.app import run  # noqa: PLC0415
 
         return run(arguments)

@@ -1,7 +1,7 @@
-"""The command line as a whole: its options, its commands, and how failures end it.
+"""The command line: its options, its commands, and its exit codes.
 
-Called by `main` only. A command is a function in a module of its own, registered here. Invariant: an error
-that headgate raises on purpose is one line on stderr and exit code 2; a traceback means a bug.
+Called by `main` only. A command is a function in a module of its own, registered here. Invariant: a `HeadgateError` is
+one line on stderr and exit code 2; a traceback is a bug.
 """
 
 import os
@@ -38,8 +38,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         print(f"headgate {__version__}")
         raise typer.Exit
 
@@ -79,7 +79,7 @@ def run(arguments: list[str] | None = None) -> int:
         code = _run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of our pipe has seen enough. Python flushes once more at exit: into nothing.
+        # The reader of the pipe has closed it. Python flushes stdout again at exit, which must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return code

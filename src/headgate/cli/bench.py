@@ -1,7 +1,7 @@
 """`headgate bench`: run bench suites, print their figures, draw them, and with `--check` fail on a missed goal.
 
-Figures go to stdout, all else (progress, the machine, missed goals) to stderr. What can be refused is refused before
-anything is measured: suites take minutes.
+Figures are printed on stdout, the rest (progress, the machine, missed goals) on stderr. Options are checked before a
+suite runs, as suites take minutes.
 """
 
 import json
@@ -14,14 +14,14 @@ from typing import Annotated
 
 import typer
 
-from headgate.bench._plot import Panel, check_plot, draw_panels
-from headgate.bench.harness import Bench, Progress, Report, Row, Suite, find_suite, run_suite, suites
+from headgate.bench.charts import ChartPanel, check_chart, draw_panels
+from headgate.bench.harness import SUITES, Bench, BenchReport, Progress, Row, Suite, find_suite, run_suite
 from headgate.cli.tables import show_table
 from headgate.errors import ConfigError
 
 __all__ = ["bench"]
 
-_PLAIN_PROGRESS_S = 5.0  # at most one line in this time, where there is no terminal to draw on
+_PLAIN_PROGRESS_S = 5.0  # between two lines of progress without a terminal
 
 
 def bench(
@@ -33,26 +33,26 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Less work: a suite takes about a minute at most.")] = False,
     cases: Annotated[
         list[str] | None,
-        typer.Option("--case", metavar="TEXT", help="Only cases with this in their name; may be repeated."),
+        typer.Option("--case", metavar="TEXT", help="Only cases with this text in their name. Repeatable."),
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 if a goal is missed.")] = False,
     repeats: Annotated[int, typer.Option("--repeats", min=1, max=1000, help="Runs per figure.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per suite, each on one line.")] = False,
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", metavar="FILE", help="Draw a chart too, as .svg or .png, where there is one."),
+        typer.Option("--plot", metavar="FILE", help="Draw a chart too, as .svg or .png, if the suite has one."),
     ] = None,
     directory: Annotated[
         Path | None,
-        typer.Option("--directory", metavar="PATH", help="Where suites that measure disks write their files."),
+        typer.Option("--directory", metavar="PATH", help="The directory for files of suites that measure disks."),
     ] = None,
 ) -> None:
-    """Measure what headgate costs, each figure beside a baseline measured in the same run."""
+    """Measure the cost of headgate; each figure is compared with a baseline of the same run."""
     if list_suites:
-        show_table(["suite", "what it measures"], [[one.name, one.meaning] for one in suites()])
+        show_table(["suite", "what it measures"], [[one.name, one.meaning] for one in SUITES.values()])
         return
     if not names:
-        known = ", ".join(one.name for one in suites()) or "none"
+        known = ", ".join(SUITES)
         raise ConfigError(f"name a bench suite to run: known are {known}")
     chosen = [find_suite(name) for name in dict.fromkeys(names)]
     if plot is not None:
@@ -65,7 +65,7 @@ def bench(
             given = Bench(quick=quick, repeats=repeats, only=cases or (), progress=progress, directory=directory)
             report = run_suite(one, given)
         if not report.rows and cases:
-            continue  # another suite may have what was asked for
+            continue  # another suite may have such a case
         reports.append(report)
         for note in report.notes:
             print(f"{report.suite}: {note}", file=sys.stderr, flush=True)
@@ -86,25 +86,25 @@ def bench(
 def _check_plot(file: Path, chosen: list[Suite]) -> None:
     without = [one.name for one in chosen if not one.charts]
     if without:
-        known = ", ".join(one.name for one in suites() if one.charts) or "none"
+        known = ", ".join(one.name for one in SUITES.values() if one.charts) or "none"
         raise ConfigError(f"--plot: suite {without[0]} has no chart; those with one are {known}")
-    check_plot(file)
+    check_chart("--plot", file, ".svg", ".png")
 
 
 def _check_directory(chosen: list[Suite]) -> None:
     without = [one.name for one in chosen if not one.disk]
     if without:
-        known = ", ".join(one.name for one in suites() if one.disk) or "none"
+        known = ", ".join(one.name for one in SUITES.values() if one.disk) or "none"
         raise ConfigError(f"--directory: suite {without[0]} writes no files; those that do are {known}")
 
 
-def _draw(file: Path, panels: list[Panel]) -> None:
+def _draw(file: Path, panels: list[ChartPanel]) -> None:
     if not panels:
         raise ConfigError(f"--plot {file}: none of the cases that were run has a chart")
-    draw_panels(panels, file)
+    draw_panels("--plot", panels, file)
 
 
-def _show(report: Report) -> None:
+def _show(report: BenchReport) -> None:
     about = report.machine
     print(
         f"{report.suite}: {about['cpu']}, {_count(about['cores'], 'core')}, {about['python']}",
@@ -127,7 +127,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def _figure(value: float) -> str:
-    """Four digits that mean something, or all digits of a large number.
+    """Return a number with four significant digits, or all digits of a large number.
 
     >>> _figure(1234567.8), _figure(0.00123456), _figure(1.5)
     ('1,234,568', '0.001235', '1.5')
@@ -141,7 +141,7 @@ def _count(number: object, noun: str) -> str:
 
 @contextmanager
 def _progress(name: str) -> Iterator[Progress]:
-    """A bar that vanishes when done; without a terminal, a line now and then."""
+    """Return a function that shows progress: a bar, or without a terminal a line every few seconds."""
     if not sys.stderr.isatty():
         yield _plain_progress(name)
         return
@@ -149,12 +149,12 @@ def _progress(name: str) -> Iterator[Progress]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
     from rich.progress import Progress as Bar  # noqa: PLC0415
 
-    # No auto_refresh: its thread would compete with what is being measured.
+    # No auto_refresh: its thread would use CPU time of the measured code.
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task(name, total=None)
 
-        def draw(case: str, done: int, total: int | None) -> None:
+        def draw(case: str, done: int, total: int) -> None:
             bar.update(task, description=f"{name}: {case}", completed=done, total=total, refresh=True)
 
         yield draw
@@ -163,12 +163,11 @@ def _progress(name: str) -> Iterator[Progress]:
 def _plain_progress(name: str) -> Progress:
     last_s: float | None = None
 
-    def tell(case: str, done: int, total: int | None) -> None:
+    def show(case: str, done: int, total: int) -> None:
         nonlocal last_s
         now_s = time.monotonic()
         if last_s is None or now_s - last_s >= _PLAIN_PROGRESS_S:
             last_s = now_s
-            of = "" if total is None else f" of {total}"
-            print(f"{name}: case {done + 1}{of}: {case}", file=sys.stderr, flush=True)
+            print(f"{name}: run {done + 1} of {total}: {case}", file=sys.stderr, flush=True)
 
-    return tell
+    return show

@@ -1,4 +1,4 @@
-"""`headgate config`: every setting, its value here and now, and where that came from."""
+"""`headgate config`: every setting, its value, and the source of that value."""
 
 import json
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def config(
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A value to try, over all sources. Repeatable."),
+        typer.Option("--set", metavar="KEY=VALUE", help="A value that overrides all sources. Repeatable."),
     ] = None,
     file: Annotated[
         Path | None,
@@ -29,7 +29,7 @@ def config(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON array.")] = False,
 ) -> None:
-    """Show every setting: its value, where that came from, and what it means.
+    """Show every setting: its value, the source of that value, and its meaning.
 
     Sources, later over earlier: defaults, TOML file, HEADGATE_* environment, Spark conf, code.
     """
@@ -46,7 +46,7 @@ def config(
 
 
 def assignment(text: str) -> tuple[str, object]:
-    """What an option `--set` says.
+    """Return the key and the value of an option `--set`.
 
     >>> assignment("memory.segment_size=64KiB")
     ('memory.segment_size', '64KiB')
@@ -58,10 +58,9 @@ def assignment(text: str) -> tuple[str, object]:
 
 
 def _selected(rows: Sequence[Described], wanted: Sequence[str] | None) -> list[Described]:
-    """The rows the user asked for: by section or whole key, else by any part of a key."""
+    """Return the rows that match a section or a whole key, else any part of a key."""
     if not wanted:
         return list(rows)
-    keys = [row.setting.key for row in rows]
     found: set[str] = set()
     for one in wanted:
         keys = [row.setting.key for row in rows]

@@ -1,8 +1,7 @@
-"""`headgate demo`: what headgate does, in a minute: a word count, windows over a stream as it flows, back pressure.
+"""`headgate demo`: three pipelines in a minute: a word count, windows over a stream, back pressure.
 
-Results go to stdout. What happens meanwhile goes to stderr: live in a terminal, as a line now and then elsewhere. For
-somebody who sits before a terminal the last pipeline goes on in the end, with the page open, until they have seen
-enough; nobody else is waited for.
+Results are printed on stdout, progress on stderr: live in a terminal, else a line every few seconds. In a terminal the
+last pipeline continues, with its page, until the user ends it; without one, the command ends by itself.
 """
 
 import os
@@ -14,14 +13,14 @@ from typing import Annotated, Any
 import typer
 
 import headgate as hg
-from headgate.api.defaults import Defaults, Page, use_defaults
-from headgate.api.page import close_page, keep_page, open_page
-from headgate.api.running import is_terminal, saying, stop
+from headgate.api.running import is_terminal, showing_activity, stop, unfinished_jobs
 from headgate.cli.demo_pipeline import PER_SECOND, Second, windows
 from headgate.cli.scripts import ending_jobs
 from headgate.cli.tables import show_table
+from headgate.config.defaults import Defaults, Page, use_defaults
 from headgate.errors import ConfigError
 from headgate.examples import word_count
+from headgate.ui.process_page import close_page, keep_page, open_page
 
 __all__ = ["demo"]
 
@@ -35,24 +34,24 @@ _LEAD_S = 3.0
 
 def demo(
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0.1, max=3600, help="How long the second pipeline runs.")
+        float, typer.Option("--seconds", min=0.1, max=3600, help="The duration of the second pipeline.")
     ] = 15.0,
-    local: Annotated[bool, typer.Option("--local", help="In threads of this process, without Spark.")] = False,
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Whether to show back pressure too.")] = True,
+    local: Annotated[bool, typer.Option("--local", help="Run in threads of this process, without Spark.")] = False,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Show back pressure, too.")] = True,
 ) -> None:
-    """See pipelines run on Spark with live progress: a word count, windows over a stream, and back pressure at work."""
+    """Run three pipelines on Spark with live progress: a word count, windows over a stream, and back pressure."""
     where = "in threads of this process" if local else "on Spark, on this machine"
     count = "three" if follow else "two"
-    _say(f"headgate {hg.__version__}: {count} pipelines {where}, {_WORKERS} workers each. Ctrl-C ends it.")
+    _print(f"headgate {hg.__version__}: {count} pipelines {where}, {_WORKERS} workers each. Ctrl-C ends it.")
     with ending_jobs(), use_defaults(Defaults(parallelism=_WORKERS, progress=True)):
-        spark = None if local else _started_spark()
+        spark = None if local else _start_spark()
         env = hg.environment(spark, local=local)
         _show_words(env)
         _show_windows(env, seconds)
         if follow:
             _show_follow(spark)
-    _say(
-        "\nGo on with:\n"
+    _print(
+        "\nContinue with:\n"
         "  headgate experiment follow               the last of them, for longer, with a chart and a report\n"
         "  headgate examples                        the pipelines that come with headgate\n"
         "  headgate examples word_count --source    the first of those above, to read\n"
@@ -60,31 +59,31 @@ def demo(
     )
 
 
-def _started_spark() -> Any:
+def _start_spark() -> Any:
     began_s = time.monotonic()
-    with saying("starting Spark", progress=True):
-        from headgate.spark.session import local_session  # noqa: PLC0415 - that takes a moment too
+    with showing_activity("starting Spark", progress=True):
+        from headgate.spark.session import local_session  # noqa: PLC0415 - the import takes long, too
 
         spark = local_session(_WORKERS)
-    _say(f"Spark {spark.version} is up, after {time.monotonic() - began_s:.1f} s.")
+    _print(f"Spark {spark.version} is up, after {time.monotonic() - began_s:.1f} s.")
     return spark
 
 
 def _show_words(env: hg.StreamExecutionEnvironment) -> None:
     lines = word_count.text()
-    _say(f"\n1. Word count: {len(lines)} lines of text -> their words -> by word -> counts")
+    _print(f"\n1. Word count: {len(lines)} lines of text -> their words -> by word -> counts")
     began_s = time.monotonic()
     counts = word_count.main(env, lines)
     took_s = time.monotonic() - began_s
     top = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:_TOP]
     show_table(["word", "count", ""], [[word, str(n), "█" * max(1, 30 * n // top[0][1])] for word, n in top])
-    _say(
+    _print(
         f"{sum(counts.values()):,} words, {len(counts):,} different ones, in {took_s:.1f} s with the start of workers."
     )
 
 
 def _show_windows(env: hg.StreamExecutionEnvironment, seconds: float) -> None:
-    _say(f"\n2. Windows: {PER_SECOND:,} water levels a second for {seconds:g} s -> by gauge -> windows of 1 s")
+    _print(f"\n2. Windows: {PER_SECOND:,} water levels a second for {seconds:g} s -> by gauge -> windows of 1 s")
     found = windows(env, seconds)
     means = [one.mean for one in found]
     rows = []
@@ -97,43 +96,44 @@ def _show_windows(env: hg.StreamExecutionEnvironment, seconds: float) -> None:
             [gauge, str(len(own)), f"{total:,}", f"{mean:.0f} mm", f"{max(one.highest for one in own)} mm", curve]
         )
     show_table(["gauge", "windows", "readings", "mean", "highest", "mean of each second"], rows)
-    _say(f"{_total(found):,} of {round(PER_SECOND * seconds):,} readings are in the {len(found)} windows.")
+    _print(f"{_total(found):,} of {round(PER_SECOND * seconds):,} readings are in the {len(found)} windows.")
 
 
 def _show_follow(spark: Any) -> None:
-    """A short `follow`; where somebody can look at it, it goes on, on the page, until they say so."""
-    from headgate.cli.experiment_run import show_found, where_on  # noqa: PLC0415 - it takes a moment to import
+    """Run a short `follow`; in a terminal, it continues with its page until the user ends it."""
+    from headgate.cli.experiment_run import show_result, where_on  # noqa: PLC0415 - the import takes long
     from headgate.cli.experiment_view import watch_follow  # noqa: PLC0415
-    from headgate.experiments.live import watching_live  # noqa: PLC0415
-    from headgate.experiments.schedule import FOLLOW, Schedule  # noqa: PLC0415
-    from headgate.experiments.summary import About, follow_report  # noqa: PLC0415
+    from headgate.experiments.follow import follow_report  # noqa: PLC0415
+    from headgate.experiments.report import RunInfo  # noqa: PLC0415
+    from headgate.experiments.schedule import FOLLOW, PhaseSchedule  # noqa: PLC0415
+    from headgate.experiments.terminal import watching_live  # noqa: PLC0415
 
-    _say(f"\n3. Back pressure: a producer and a consumer, {_LEAD_S:g} s at full speed; then one is slowed, by turns")
+    _print(f"\n3. Back pressure: a producer and a consumer, {_LEAD_S:g} s at full speed; then each is slowed down")
     try:
-        paged = _is_somebody_there() and _opened_page()
-        schedule = Schedule(FOLLOW, phase_s=_PHASE_S, lead_s=_LEAD_S, goes_on=paged)
+        paged = _is_interactive() and _open_page()
+        schedule = PhaseSchedule(FOLLOW, phase_s=_PHASE_S, lead_s=_LEAD_S, goes_on=paged)
         with watching_live(every_s=5.0) as live:
             run = watch_follow(where_on(spark), schedule, live, interval_s=1.0)
-        show_found(follow_report(run.result(), About("headgate experiment follow", "")))
+        show_result(follow_report(run.result(), RunInfo("headgate experiment follow", "")))
         if paged:
-            _say("\nIt goes on: 30 % and full speed by turns. Look at it on the page.")
+            _print("\nThe pipeline continues, with 30 % and full speed alternately: see its page.")
             keep_page()
-            with saying("cancelling"):
+            with showing_activity("cancelling"):
                 stop(run.job)
     finally:
         close_page()
 
 
-def _is_somebody_there() -> bool:
-    """Whether there is somebody who could look at a page, and say that they have seen enough."""
+def _is_interactive() -> bool:
+    """Return True if a user can open a page, and press Enter."""
     return not os.environ.get("CI") and sys.stdin.isatty() and is_terminal(sys.stdout)
 
 
-def _opened_page() -> bool:
+def _open_page() -> bool:
     try:
-        open_page(Page())
-    except ConfigError as error:  # the demo is worth seeing without
-        _say(f"There is no page: {error}")
+        open_page(Page(), unfinished_jobs)
+    except ConfigError as error:  # the demo runs without it
+        _print(f"There is no page: {error}")
         return False
     return True
 
@@ -143,7 +143,7 @@ def _total(found: Sequence[Second]) -> int:
 
 
 def _curve(values: Sequence[float], low: float, high: float) -> str:
-    """Values as bars; of many, some.
+    """Return values as bars; at most `_WIDTH` of them.
 
     >>> _curve([1.0, 2.0, 3.0], 1.0, 3.0)
     '▁▅█'
@@ -153,5 +153,5 @@ def _curve(values: Sequence[float], low: float, high: float) -> str:
     return "".join(_BARS[round((value - low) / height * (len(_BARS) - 1))] for value in shown)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(text, flush=True)

@@ -1,4 +1,4 @@
-"""`headgate doctor`: is everything there that a pipeline needs, and is anything dangerous?"""
+"""`headgate doctor`: checks of everything that a pipeline needs, and of insecure settings."""
 
 import json
 import os
@@ -16,41 +16,33 @@ from typing import Annotated
 
 import typer
 
-from headgate.api.running import saying
+from headgate.api.running import showing_activity
 from headgate.cli.tables import show_table
 from headgate.config import load_settings
 from headgate.config.units import format_size
 from headgate.errors import HeadgateError
 from headgate.version import __version__
 
-__all__ = ["Finding", "Verdict", "doctor", "examine"]
+__all__ = ["Finding", "Severity", "doctor", "examine"]
 
 
 _WORKERS = 2
 
 
-class Verdict(StrEnum):
-    """What a finding means.
-
-    >>> Verdict.OK.value
-    'ok'
-    """
+class Severity(StrEnum):
+    """The severity of a finding."""
 
     OK = "ok"
-    NOTE = "note"  # works, but the user may want to know
-    BAD = "bad"  # something will not work
+    NOTE = "note"  # it works, with a restriction
+    BAD = "bad"  # a pipeline will fail
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report.
-
-    >>> Finding("Python", Verdict.OK, "3.11.7").verdict
-    <Verdict.OK: 'ok'>
-    """
+    """One line of the report."""
 
     what: str
-    verdict: Verdict
+    verdict: Severity  # its name in the JSON
     text: str
 
 
@@ -58,9 +50,9 @@ def doctor(
     spark: Annotated[bool, typer.Option("--spark", help="Also start Spark, and run a small pipeline on it.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Look whether everything is there that a pipeline needs: Python, Java, PySpark, ports, settings, security.
+    """Check everything that a pipeline needs: Python, Java, PySpark, ports, settings, security.
 
-    Exits with 1 if something will not work.
+    Exits with 1 if a check fails.
     """
     findings = list(examine())
     if spark:
@@ -70,48 +62,47 @@ def doctor(
     else:
         rows = [[one.verdict.value, one.what, one.text] for one in findings]
         show_table(["verdict", "what", "found"], rows, whole=2, styles={"ok": "green", "note": "yellow", "bad": "red"})
-    if any(finding.verdict is Verdict.BAD for finding in findings):
+    if any(finding.verdict is Severity.BAD for finding in findings):
         raise typer.Exit(1)
 
 
 def examine() -> Iterator[Finding]:
-    """Everything that can be found out quickly; no JVM is started.
+    """Yield the findings of all quick checks; no JVM is started.
 
     >>> next(examine()).what
     'headgate'
     """
-    yield Finding("headgate", Verdict.OK, __version__)
+    yield Finding("headgate", Severity.OK, __version__)
     yield _python()
     yield _guarded("Java", _java)
     yield _package("pyspark", needed=True)
     yield _package("pyarrow", needed=True)
     yield _package("pandas", needed=False, why="map_batches(form='pandas') and Spark's toPandas need it")
-    yield _package("uvloop", needed=False, why="network.transport = uvloop needs it")
     yield _package("crc32c", needed=False, why="network.checksum needs it")
     yield _guarded("ports", _ports)
     yield _memory()
     yield from _settings()
 
 
-def _guarded(what: str, look: Callable[[], Finding]) -> Finding:
+def _guarded(what: str, check: Callable[[], Finding]) -> Finding:
     try:
-        return look()
+        return check()
     except (HeadgateError, OSError) as error:
-        return Finding(what, Verdict.BAD, str(error))
+        return Finding(what, Severity.BAD, str(error))
 
 
 def _python() -> Finding:
     version, system = platform.python_version(), platform.system()
     if system != "Linux":
-        return Finding("Python", Verdict.NOTE, f"{version} on {system}: only Linux is tested")
-    return Finding("Python", Verdict.OK, f"{version}, {platform.python_implementation()}, {sys.executable}")
+        return Finding("Python", Severity.NOTE, f"{version} on {system}: only Linux is tested")
+    return Finding("Python", Severity.OK, f"{version}, {platform.python_implementation()}, {sys.executable}")
 
 
 def _java() -> Finding:
-    from headgate.spark.java import find_java  # noqa: PLC0415 - only who asks pays
+    from headgate.spark.java import find_java  # noqa: PLC0415 - rarely needed
 
     java = find_java()
-    return Finding("Java", Verdict.OK, f"{java.version} ({java.origin}): {java.home}")
+    return Finding("Java", Severity.OK, f"{java.version} ({java.origin}): {java.home}")
 
 
 def _package(name: str, *, needed: bool, why: str = "") -> Finding:
@@ -119,26 +110,26 @@ def _package(name: str, *, needed: bool, why: str = "") -> Finding:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
         if needed:
-            return Finding(name, Verdict.BAD, f"not installed: pip install {name}")
-        return Finding(name, Verdict.NOTE, f"not installed; {why}")
+            return Finding(name, Severity.BAD, f"not installed: pip install {name}")
+        return Finding(name, Severity.NOTE, f"not installed; {why}")
     wanted = _wanted(name)
     if not _fits(version, wanted):
-        return Finding(name, Verdict.NOTE, f"{version}, but headgate is made for {wanted}")
-    return Finding(name, Verdict.OK, version)
+        return Finding(name, Severity.NOTE, f"{version}, but headgate requires {wanted}")
+    return Finding(name, Severity.OK, version)
 
 
 def _wanted(name: str) -> str:
-    """What headgate's own metadata says of a package's versions, such as `<4.4,>=4.3`."""
+    """Return the versions of a package that headgate requires, such as `<4.4,>=4.3`."""
     try:
         lines = metadata.requires("headgate") or []
-    except metadata.PackageNotFoundError:  # it was not installed, but put on the path
+    except metadata.PackageNotFoundError:  # headgate is on the path, but not installed
         return ""
     found = (re.match(rf"{name}(?![\w.-])\s*(?:\[.*?\])?\s*([^;]*)", line, re.IGNORECASE) for line in lines)
     return next((one[1].strip() for one in found if one), "")
 
 
 def _fits(version: str, wanted: str) -> bool:
-    """Whether a version is within bounds; `packaging` may not be there to ask.
+    """Return True if a version is within bounds; `packaging` may not be installed.
 
     >>> _fits("4.3.1", "<4.4,>=4.3"), _fits("4.10", "<4.4,>=4.3"), _fits("4", ">=4.0"), _fits("5.0rc1", "")
     (True, False, True, True)
@@ -163,49 +154,49 @@ def _ports() -> Finding:
         with socket.create_connection(("127.0.0.1", port), timeout=5) as client, server.accept()[0] as accepted:
             client.sendall(b"headgate")
             if accepted.recv(8) != b"headgate":
-                return Finding("ports", Verdict.BAD, "loopback does not carry what is sent")
-    return Finding("ports", Verdict.OK, "workers can listen and connect on loopback")
+                return Finding("ports", Severity.BAD, "bytes sent over loopback did not arrive")
+    return Finding("ports", Severity.OK, "workers can listen and connect on loopback")
 
 
 def _memory() -> Finding:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Finding("memory", Verdict.OK, f"{format_size(total // 2**20 * 2**20)}, {os.cpu_count()} cores")
+    return Finding("memory", Severity.OK, f"{format_size(total // 2**20 * 2**20)}, {os.cpu_count()} cores")
 
 
 def _settings() -> Iterator[Finding]:
     try:
         settings = load_settings()
     except HeadgateError as error:
-        yield Finding("settings", Verdict.BAD, str(error))
+        yield Finding("settings", Severity.BAD, str(error))
         return
     changed = [row for row in settings.describe() if row.origin != "default"]
     text = ", ".join(f"{row.setting.key} = {row.text} ({row.origin})" for row in changed)
-    yield Finding("settings", Verdict.OK, text or "all are defaults")
+    yield Finding("settings", Severity.OK, text or "all are defaults")
     network = settings.network
     if network.insecure_plaintext:
-        text = "network.insecure_plaintext is on: whoever is on the way between machines can read and change the data"
-        yield Finding("security", Verdict.NOTE, text)
+        text = "network.insecure_plaintext is on: anyone with access to the network can read and change the data"
+        yield Finding("security", Severity.NOTE, text)
     elif not ip_address(network.bind_address).is_loopback:
-        yield Finding("security", Verdict.OK, f"workers listen on {network.bind_address}, with TLS")
+        yield Finding("security", Severity.OK, f"workers listen on {network.bind_address}, with TLS")
     else:
         yield Finding(
-            "security", Verdict.OK, "workers listen on loopback; beyond it there is TLS, with certificates per job"
+            "security", Severity.OK, "workers listen on loopback; beyond it there is TLS, with certificates per job"
         )
 
 
 def _try_spark() -> Finding:
     began_s = time.monotonic()
     try:
-        with saying("starting Spark"):
-            import headgate as hg  # noqa: PLC0415 - only who asks pays
+        with showing_activity("starting Spark"):
+            import headgate as hg  # noqa: PLC0415 - rarely needed
             from headgate.spark.session import local_session, master_of  # noqa: PLC0415
 
             spark = local_session(_WORKERS)
             env = hg.environment(spark, parallelism=_WORKERS)
             found = sorted(env.from_collection(range(10)).map(lambda n: n + 1).execute_and_collect("doctor"))
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is what the user wants to know
-        return Finding("Spark", Verdict.BAD, f"{type(error).__name__}: {error}")
+    except Exception as error:  # noqa: BLE001 - any error is a finding
+        return Finding("Spark", Severity.BAD, f"{type(error).__name__}: {error}")
     if found != list(range(1, 11)):
-        return Finding("Spark", Verdict.BAD, f"a small pipeline gave {found}")
+        return Finding("Spark", Severity.BAD, f"a small pipeline returned {found}")
     took_s = time.monotonic() - began_s
-    return Finding("Spark", Verdict.OK, f"{spark.version}, {master_of(spark)}: a pipeline ran within {took_s:.0f} s")
+    return Finding("Spark", Severity.OK, f"{spark.version}, {master_of(spark)}: a pipeline ran within {took_s:.0f} s")

@@ -1,4 +1,4 @@
-"""`headgate examples`: list them, read one, run one."""
+"""`headgate examples`: list, print or run the example pipelines."""
 
 import ast
 import difflib
@@ -16,16 +16,16 @@ from headgate.examples import EXAMPLES
 
 __all__ = ["examples", "find_example"]
 
-_NEEDS_SPARK = "Needs Spark"  # said in the docstring of those that do
+_NEEDS_SPARK = "Needs Spark"  # in the docstring of examples that need it
 
 
 def examples(  # noqa: PLR0917 - the command's options
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Which one to run; without it, all are listed.")
+        str | None, typer.Argument(metavar="NAME", help="The example to run; without it, all are listed.")
     ] = None,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ARGS", help="The example's own arguments: its first lines name them."),
+        typer.Argument(metavar="ARGS", help="Arguments of the example: see its first lines."),
     ] = None,
     source: Annotated[bool, typer.Option("--source", help="Print its source instead, to read or to copy.")] = False,
     local: Local = False,
@@ -45,13 +45,13 @@ def examples(  # noqa: PLR0917 - the command's options
         print(file.read_text("utf-8"), end="")
         return
     if local and _NEEDS_SPARK in _about(file)[1]:
-        raise ConfigError(f"{name} reads or makes Spark DataFrames: run it without --local")
+        raise ConfigError(f"{name} reads or creates Spark DataFrames: run it without --local")
     chosen = chosen_defaults(parallelism=parallelism, local=local, progress=progress, mode=mode)
     run_script(file, arguments or [], chosen)
 
 
 def find_example(name: str) -> Path:
-    """The file of an example.
+    """Return the file of an example.
 
     >>> find_example("word_count").name
     'word_count.py'
@@ -68,6 +68,6 @@ def find_example(name: str) -> Path:
 
 
 def _about(file: Path) -> tuple[str, str]:
-    """The first line of its docstring, and all of it; without importing it, which may take a second."""
+    """Return the first line of its docstring, and all of it, without importing it, which may take a second."""
     text = ast.get_docstring(ast.parse(file.read_text("utf-8"))) or ""
     return text.partition("\n")[0], text

@@ -1,7 +1,6 @@
-"""`headgate experiment`: run an experiment about back pressure, watch it, and get its verdict, charts and a report.
+"""`headgate experiment`: run an experiment about back pressure, with live charts, a verdict and a report.
 
-The options; what they do is in `experiment_run`, which is imported when an experiment is run: other commands need not
-wait for it.
+The options are here; `experiment_run` does the work, and is imported only when an experiment runs, as that takes long.
 """
 
 from pathlib import Path
@@ -15,7 +14,7 @@ __all__ = ["experiment"]
 
 experiment = typer.Typer(
     no_args_is_help=True,
-    help="See back pressure at work: experiments with a live chart, a PNG, an HTML report and a verdict.",
+    help="Experiments about back pressure, with a live chart, a PNG, an HTML report and a verdict.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -26,7 +25,7 @@ Master = Annotated[
 PhaseSeconds = Annotated[
     float | None, typer.Option("--phase-seconds", min=0.5, max=600, help="Length of each phase.", show_default=False)
 ]
-Quick = Annotated[bool, typer.Option("--quick", help="Short phases, unless --phase-seconds says otherwise.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Short phases, unless --phase-seconds is given.")]
 Interval = Annotated[float, typer.Option("--interval", min=0.1, max=600, help="Seconds between two samples.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print all figures as one JSON object.")]
 Check = Annotated[bool, typer.Option("--check", help="Exit with 1 if the verdict is FAIL.")]
@@ -54,10 +53,10 @@ def follow(
 
     Phases take 10 s each, with --quick 3 s. Full speed is measured before them.
     """
-    from headgate.cli.experiment_run import Wishes, run_follow  # noqa: PLC0415 - see the module
+    from headgate.cli.experiment_run import ExperimentOptions, run_follow  # noqa: PLC0415 - see the module
 
     chosen = chosen_defaults(master=master, local=local, settings=settings)
-    wishes = Wishes(
+    options = ExperimentOptions(
         chosen=chosen,
         phase_s=phase_seconds,
         quick=quick,
@@ -65,7 +64,7 @@ def follow(
         png=None if no_png else png,
         html=None if no_html else html,
     )
-    if not run_follow(wishes, interval) and check:
+    if not run_follow(options, interval) and check:
         raise typer.Exit(1)
 
 
@@ -86,12 +85,12 @@ def neighbour(
 ) -> None:
     """Does a slow consumer slow a fast one on the same connection? With credit, and with tcp.
 
-    Five phases of 5 s for each of the two, with --quick three of 2 s: alone, and beside the slow one, by turns.
+    Five phases of 5 s for each of the two, with --quick three of 2 s: alone and beside the slow one, alternately.
     """
-    from headgate.cli.experiment_run import Wishes, run_neighbour  # noqa: PLC0415 - see the module
+    from headgate.cli.experiment_run import ExperimentOptions, run_neighbour  # noqa: PLC0415 - see the module
 
     chosen = chosen_defaults(master=master, local=local, settings=settings)
-    wishes = Wishes(
+    options = ExperimentOptions(
         chosen=chosen,
         phase_s=phase_seconds,
         quick=quick,
@@ -99,5 +98,5 @@ def neighbour(
         png=None if no_png else png,
         html=None if no_html else html,
     )
-    if not run_neighbour(wishes) and check:
+    if not run_neighbour(options) and check:
         raise typer.Exit(1)

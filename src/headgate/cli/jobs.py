@@ -1,4 +1,4 @@
-"""`headgate jobs`: the jobs that can be looked at from here, running ones and those that were kept."""
+"""`headgate jobs`: the running jobs of this user, and the files of finished ones."""
 
 import json
 import sys
@@ -6,12 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from headgate.api.running import saying
+from headgate.api.running import showing_activity
 from headgate.attach import kept, running, state_directory
-from headgate.cli.looking import moment, plain, short_time
+from headgate.cli.job_argument import local_time, short_time
 from headgate.cli.tables import show_table
+from headgate.names import printable
 
-__all__ = ["jobs", "listed"]
+__all__ = ["jobs", "list_jobs"]
 
 _STYLES = {"running": "green", "failed": "red", "unfinished": "yellow", "unreadable": "yellow"}
 
@@ -19,12 +20,12 @@ _STYLES = {"running": "green", "failed": "red", "unfinished": "yellow", "unreada
 def jobs(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON array.")] = False,
 ) -> None:
-    """List the jobs of this user on this machine: those that run, in whatever process, and the last that have ended.
+    """List the jobs of this user on this machine: those that run, in any process, and the last finished ones.
 
-    Look at one with `headgate top`, `why`, `report` or `ui`.
+    `headgate top`, `why`, `report` and `ui` show one of them.
     """
-    with saying("looking for jobs"):
-        found = listed()
+    with showing_activity("looking for jobs"):
+        found = list_jobs()
     if as_json:
         print(json.dumps(found, indent=2))
         return
@@ -34,9 +35,9 @@ def jobs(
     rows = [
         [
             one["id"],
-            plain(one["name"]),
+            printable(one["name"]),
             one["status"],
-            "" if one["at_ms"] is None else moment(one["at_ms"]),
+            "" if one["at_ms"] is None else local_time(one["at_ms"]),
             "" if one["uptime_s"] is None else short_time(one["uptime_s"] * 1000),
             f"process {one['pid']}" if one["file"] is None else one["file"],
         ]
@@ -45,12 +46,8 @@ def jobs(
     show_table(["job", "name", "status", "since / until", "ran", "where"], rows, whole=1, styles=_STYLES)
 
 
-def listed() -> list[dict[str, Any]]:
-    """All that there are, running ones first, each the newest first.
-
-    >>> [one for one in listed() if one["id"] == "nonesuch"]
-    []
-    """
+def list_jobs() -> list[dict[str, Any]]:
+    """Return all jobs, running ones first, the newest first."""
     live = running()
     ids = {one.id for one in live}
     found: list[dict[str, Any]] = [
@@ -75,7 +72,7 @@ def listed() -> list[dict[str, Any]]:
             {
                 "id": line.id,
                 "name": line.name,
-                "status": line.status if over else "unfinished",  # its process ended before it
+                "status": line.status if over else "unfinished",  # its process ended before the job
                 "at_ms": line.at_ms if readable else None,
                 "uptime_s": line.uptime_s if readable else None,
                 "pid": None,

@@ -1,7 +1,7 @@
-"""Keys, as they are pressed: the terminal gives them at once and unseen, until the block is left.
+"""Reading single keys from the terminal, without echo.
 
-Used by commands that draw on the whole terminal, on their main thread. Invariant: whatever ends the block, the terminal
-is afterwards as it was; Ctrl-C and Ctrl-Z are signals still.
+Used by commands that draw on the whole terminal, on their main thread. Invariant: after the block the terminal has its
+former mode; Ctrl-C and Ctrl-Z still send signals.
 """
 
 import os
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-__all__ = ["Keys", "pressed_keys"]
+__all__ = ["KeyReader", "read_keys"]
 
 _SEQUENCES: Final = {
     b"\x1b[A": "up",
@@ -26,38 +26,34 @@ _SEQUENCES: Final = {
     b"\x1b": "escape",
     b"\r": "enter",
     b"\n": "enter",
-    b"\x7f": "escape",  # backspace: one back
+    b"\x7f": "escape",  # backspace
 }
-_SEQUENCE_S: Final = 0.05  # within which the rest of a sequence follows its first byte
+_SEQUENCE_S: Final = 0.05  # within which the rest of a sequence follows
 
 
-class Keys:
-    """What was pressed, one by one.
-
-    >>> Keys(None).read(timeout_s=0) is None
-    True
-    """
+class KeyReader:
+    """Reads keys one by one."""
 
     def __init__(self, terminal: int | None) -> None:
         self._terminal = terminal
-        self._waiting = b""
+        self._buffered = b""
 
     def read(self, timeout_s: float) -> str | None:
-        """The next key by its name or letter; None: nobody has pressed any."""
-        if not self._waiting and not self._more(timeout_s):
+        """Return the name or letter of the next key, or None if no key was pressed in time."""
+        if not self._buffered and not self._more(timeout_s):
             return None
-        if self._waiting == b"\x1b":
+        if self._buffered == b"\x1b":
             self._more(_SEQUENCE_S)
         for length in (4, 3):
-            name = _SEQUENCES.get(self._waiting[:length])
-            if name is not None and len(self._waiting) >= length:
-                self._waiting = self._waiting[length:]
+            name = _SEQUENCES.get(self._buffered[:length])
+            if name is not None and len(self._buffered) >= length:
+                self._buffered = self._buffered[length:]
                 return name
-        if self._waiting[:2] in {b"\x1b[", b"\x1bO"}:  # a key that nobody wants, whole
-            end = next((i for i, byte in enumerate(self._waiting[2:], 2) if 0x40 <= byte <= 0x7E), len(self._waiting))
-            self._waiting = self._waiting[end + 1 :]
+        if self._buffered[:2] in {b"\x1b[", b"\x1bO"}:  # skip the sequence of an unknown key
+            end = next((i for i, byte in enumerate(self._buffered[2:], 2) if 0x40 <= byte <= 0x7E), len(self._buffered))
+            self._buffered = self._buffered[end + 1 :]
             return ""
-        one, self._waiting = self._waiting[:1], self._waiting[1:]
+        one, self._buffered = self._buffered[:1], self._buffered[1:]
         return _SEQUENCES.get(one) or one.decode("ascii", "replace")
 
     def _more(self, timeout_s: float) -> bool:
@@ -68,21 +64,17 @@ class Keys:
         if not ready:
             return False
         some = os.read(self._terminal, 64)
-        if not some:  # nobody is there any more
+        if not some:  # the terminal was closed
             raise EOFError
-        self._waiting += some
+        self._buffered += some
         return True
 
 
 @contextmanager
-def pressed_keys(terminal: int | None) -> Iterator[Keys]:
-    """Read keys from a terminal as long as the block lasts; None: there is no terminal, and no keys.
-
-    >>> with pressed_keys(None) as keys:
-    ...     keys.read(timeout_s=0)
-    """
+def read_keys(terminal: int | None) -> Iterator[KeyReader]:
+    """Yield a reader of a terminal's keys; None: there is no terminal, and no key."""
     if terminal is None:
-        yield Keys(None)
+        yield KeyReader(None)
         return
     before = termios.tcgetattr(terminal)
     changed = termios.tcgetattr(terminal)
@@ -90,7 +82,7 @@ def pressed_keys(terminal: int | None) -> Iterator[Keys]:
     changed[6][termios.VMIN], changed[6][termios.VTIME] = 1, 0
     try:
         termios.tcsetattr(terminal, termios.TCSAFLUSH, changed)
-        yield Keys(terminal)
+        yield KeyReader(terminal)
     finally:
-        with suppress(termios.error):  # it is gone
+        with suppress(termios.error):  # the terminal was closed
             termios.tcsetattr(terminal, termios.TCSAFLUSH, before)

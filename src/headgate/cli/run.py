@@ -1,4 +1,4 @@
-"""`headgate run`: a user's script, with the environment's options from the command line."""
+"""`headgate run`: run a user's script, with options for its environment."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from headgate.api.defaults import Defaults, Page
-from headgate.api.page import close_page, keep_page
 from headgate.cli.config import assignment
 from headgate.cli.scripts import run_script
 from headgate.config import RuntimeMode, load_settings
+from headgate.config.defaults import Defaults, Page
 from headgate.errors import ConfigError
+from headgate.ui.process_page import close_page, keep_page
 
 __all__ = ["Local", "Mode", "Parallelism", "Progress", "chosen_defaults", "chosen_page", "run_file"]
 
@@ -20,11 +20,11 @@ Master = Annotated[
     typer.Option(
         "--master",
         metavar="URL",
-        help="Spark master of the session to start: local[4], spark://host:7077 ... By default this machine.",
+        help="Spark master of the session to start: local[4], spark://host:7077 ... Default: this machine.",
     ),
 ]
 Parallelism = Annotated[
-    int | None, typer.Option("--parallelism", min=1, help="Subtasks of each operator; by default one per task slot.")
+    int | None, typer.Option("--parallelism", min=1, help="Subtasks of each operator; default: one per task slot.")
 ]
 Local = Annotated[bool, typer.Option("--local", help="Run in threads of this process, without Spark.")]
 Mode = Annotated[
@@ -42,19 +42,21 @@ Set = Annotated[
 ]
 Progress = Annotated[
     bool | None,
-    typer.Option("--progress/--no-progress", help="Show progress on stderr; by default where that is a terminal."),
+    typer.Option("--progress/--no-progress", help="Show progress on stderr; default: if that is a terminal."),
 ]
 
-Ui = Annotated[bool, typer.Option("--ui", help="Show its jobs on a web page, whose address is printed; headgate[ui].")]
-UiPort = Annotated[
-    int | None, typer.Option("--ui-port", metavar="N", min=1, max=65535, help="The page's port; by default a free one.")
+Ui = Annotated[
+    bool, typer.Option("--ui", help="Show its jobs on a web page, and print the address; needs headgate[ui].")
 ]
-AllowControl = Annotated[bool, typer.Option("--allow-control", help="Let jobs be cancelled from the page.")]
+UiPort = Annotated[
+    int | None, typer.Option("--ui-port", metavar="N", min=1, max=65535, help="The page's port; default: a free one.")
+]
+AllowControl = Annotated[bool, typer.Option("--allow-control", help="Let the page cancel jobs.")]
 KeepUi = Annotated[bool, typer.Option("--keep-ui", help="Keep the page after the script, until Enter or Ctrl-C.")]
 
 
 def chosen_page(ui: bool, port: int | None, allow_control: bool, keep: bool) -> Page | None:
-    """What the options say of the page, checked; None: there is to be none.
+    """Return the checked options of the page, or None if there is no page.
 
     >>> chosen_page(True, 8080, False, False)
     Page(port=8080, allow_control=False)
@@ -62,7 +64,7 @@ def chosen_page(ui: bool, port: int | None, allow_control: bool, keep: bool) -> 
     if not ui:
         for name, given in {"--ui-port": port is not None, "--allow-control": allow_control, "--keep-ui": keep}.items():
             if given:
-                raise ConfigError(f"{name} is about the page: say --ui as well")
+                raise ConfigError(f"{name} needs the page: add --ui")
         return None
     return Page(port=port or 0, allow_control=allow_control)
 
@@ -76,13 +78,13 @@ def chosen_defaults(
     *,
     mode: RuntimeMode | None = None,
 ) -> Defaults:
-    """What the options say, checked.
+    """Return the checked options as defaults of environments.
 
     >>> chosen_defaults(settings=["network.buffers_per_channel=4"]).settings
     {'network.buffers_per_channel': '4'}
     """
     if local and master is not None:
-        raise ConfigError("--local runs without Spark: give --master, or --local, not both")
+        raise ConfigError("--local runs without Spark: give --master or --local, not both")
     code = dict(assignment(one) for one in settings or [])
     load_settings(code=code, environ={}, code_name="--set")
     return Defaults(
@@ -96,7 +98,7 @@ def run_file(  # noqa: PLR0917 - the command's options
     ],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ARGS", help="The script's own arguments; after `--` if they begin with a dash."),
+        typer.Argument(metavar="ARGS", help="Arguments of the script; after `--` if they begin with a dash."),
     ] = None,
     master: Master = None,
     parallelism: Parallelism = None,
@@ -109,7 +111,7 @@ def run_file(  # noqa: PLR0917 - the command's options
     allow_control: AllowControl = False,
     keep_ui: KeepUi = False,
 ) -> None:
-    """Run a script; what it does not say about its environment, these options do.
+    """Run a script; these options are the defaults of its environments.
 
     Example: headgate run word_count.py --parallelism 4 --set execution.buffer_timeout=10ms -- --top 20
 

@@ -1,7 +1,7 @@
-"""How commands run a user's script: as `__main__`, with defaults for its environments, and how that ends.
+"""Running a user's script as `__main__`, with defaults for its environments.
 
-Exit codes: what the script says, else 0; 1 if its code raises, here or in a worker; 2 (by `app`) if headgate refuses or
-fails; 130 after Ctrl-C. Invariant: no job that the script has started goes on after it.
+Exit codes: that of the script, else 0; 1 if its code raises, here or in a worker; 2 (by `app`) for errors of headgate;
+130 after Ctrl-C. Invariant: no job of the script runs after its end.
 """
 
 import logging
@@ -15,20 +15,20 @@ from pathlib import Path
 
 import typer
 
-from headgate.api.defaults import Defaults, use_defaults
-from headgate.api.running import saying, stop, unfinished
+from headgate.api.running import showing_activity, stop, unfinished_jobs
+from headgate.config.defaults import Defaults, use_defaults
 from headgate.errors import ConfigError, HeadgateError, UserCodeError
 
 __all__ = ["ending_jobs", "run_script", "users_part"]
 
 _FRAME = re.compile(r'^ *File "(?P<file>[^"]*)", line \d+.*\n(?:^    .*\n)*', re.MULTILINE)
-# By name, not by this machine's path: a traceback may come from another one. `examples` are a user's code.
+# By name, not by this machine's path: a traceback may be from another machine. `examples` count as user code.
 _PARTS = "api|cli|coordinator|graph|input|local|output|record|spark|task|worker"
 _OURS = re.compile(rf"<frozen runpy>|[/\\]headgate[/\\](?:{_PARTS})[/\\]")
 
 
 def users_part(trace: str) -> str:
-    r"""A traceback without headgate's own frames; whole, if it has no others.
+    r"""Return a traceback without headgate's own frames; all of it if it has no others.
 
     >>> print(users_part('''Traceback (most recent call last):
     ...   File "/lib/headgate/task/basic.py", line 84, in _called
@@ -51,8 +51,8 @@ def run_script(file: Path, arguments: Sequence[str], chosen: Defaults) -> None:
     """Run a file as `python file arguments` would.
 
     Raises:
-        typer.Exit: It has ended otherwise than well; everything is said.
-        HeadgateError: headgate refuses something, or has failed.
+        typer.Exit: The script has failed, and the error is printed.
+        HeadgateError: an error of headgate.
     """
     if not file.is_file():
         raise ConfigError(f"{file} is not a file")
@@ -65,18 +65,18 @@ def run_script(file: Path, arguments: Sequence[str], chosen: Defaults) -> None:
     except SystemExit as end:
         if isinstance(end.code, int | None):
             raise
-        _say(str(end.code))
+        _print(str(end.code))
         raise typer.Exit(1) from None
-    except (typer.Exit, BrokenPipeError):  # the latter: whoever reads what the script prints has seen enough
+    except (typer.Exit, BrokenPipeError):  # the latter: the reader of a pipe has closed it
         raise
     except UserCodeError as error:
         text = str(error)
-        _say(f"headgate: {text.replace(error.trace, users_part(error.trace)) if error.trace else text}")
+        _print(f"headgate: {text.replace(error.trace, users_part(error.trace)) if error.trace else text}")
         raise typer.Exit(1) from None
     except HeadgateError:
         raise
-    except Exception as error:  # noqa: BLE001 - the user's, whatever it is
-        _say(users_part("".join(traceback.format_exception(error))).rstrip())
+    except Exception as error:  # noqa: BLE001 - any error of the user's code
+        _print(users_part("".join(traceback.format_exception(error))).rstrip())
         raise typer.Exit(1) from None
     finally:
         sys.argv, sys.path[:] = argv, path
@@ -84,22 +84,18 @@ def run_script(file: Path, arguments: Sequence[str], chosen: Defaults) -> None:
 
 @contextmanager
 def ending_jobs() -> Iterator[None]:
-    """Leave no job of the block running after it, and end a command that Ctrl-C interrupts.
-
-    >>> with ending_jobs():
-    ...     pass
-    """
+    """Cancel all jobs of the block at its end; Ctrl-C ends the command."""
     root = logging.getLogger()
     root.addFilter(_is_no_interrupt)
     try:
         yield
-        _tell_of_unfinished()
+        _report_unfinished()
     except SystemExit:
-        _tell_of_unfinished()
+        _report_unfinished()
         raise
     except KeyboardInterrupt:
         _stop_all()
-        _say("headgate: interrupted; its jobs are cancelled")
+        _print("headgate: interrupted; its jobs are cancelled")
         raise typer.Exit(130) from None
     finally:
         _stop_all()
@@ -107,9 +103,9 @@ def ending_jobs() -> Iterator[None]:
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    """Py4J logs a traceback when Ctrl-C comes while it waits for the JVM; it raises KeyboardInterrupt as well.
+    """Return False for tracebacks that Py4J logs on Ctrl-C; it raises KeyboardInterrupt as well.
 
-    Likewise when PySpark, on Ctrl-C, wants to tell the JVM of it while Py4J waits for another answer.
+    It logs one while it waits for the JVM, and one when PySpark's handler calls the JVM during that wait.
     """
     text = record.getMessage()
     error = record.exc_info[1] if record.exc_info else None
@@ -120,16 +116,16 @@ def _is_no_interrupt(record: logging.LogRecord) -> bool:
     )
 
 
-def _tell_of_unfinished() -> None:
-    if names := ", ".join(job.name for job in unfinished()):
-        _say(f"headgate: the script ends before its jobs: {names} cancelled. job.await_termination() waits for one")
+def _report_unfinished() -> None:
+    if names := ", ".join(job.name for job in unfinished_jobs()):
+        _print(f"headgate: the script ends before its jobs: {names} cancelled. job.await_termination() waits for a job")
 
 
 def _stop_all() -> None:
-    with saying("cancelling"):
-        for job in unfinished():
+    with showing_activity("cancelling"):
+        for job in unfinished_jobs():
             stop(job)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
-"""`headgate simulate`: run the exchange under seeded faults in virtual time, and say which seeds fail.
+"""`headgate simulate`: run the exchange with seeded faults in virtual time, and print the seeds that fail.
 
-Results go to stdout, progress to stderr.
+Results are printed on stdout, progress on stderr.
 """
 
 import os
@@ -13,29 +13,30 @@ from typing import Annotated
 
 import typer
 
-from headgate.testing import Failure, Outcome, simulate_many
+from headgate.testing import Failure, SimulationOutcome, simulate_many
 from headgate.testing import simulate as simulate_one
 
 __all__ = ["simulate"]
 
-_PLAIN_PROGRESS_S = 5.0  # at most one line in this time, where there is no terminal to draw on
+_PLAIN_PROGRESS_S = 5.0  # between two lines of progress without a terminal
 
 
 def simulate(
     seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", help="Run this seed alone, and tell of it.")
+        int | None, typer.Option("--seed", metavar="N", help="Run only this seed, and print its plan.")
     ] = None,
     *,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many seeds to run.")] = 200,
-    start: Annotated[int, typer.Option("--start", min=0, metavar="N", help="The first of them.")] = 0,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="The number of seeds.")] = 200,
+    start: Annotated[int, typer.Option("--start", min=0, metavar="N", help="The first seed.")] = 0,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, metavar="K", help="Processes to use; as many as cores, if not set.")
+        int | None,
+        typer.Option("--jobs", min=1, metavar="K", help="The number of processes; default: the number of cores."),
     ] = None,
-    trace: Annotated[bool, typer.Option("--trace", help="With --seed: print everything that happens.")] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="With --seed: print every event.")] = False,
 ) -> None:
     """Simulate the exchange: random sizes, random faults, virtual time, every invariant checked at every step.
 
-    A seed gives the same run each time. Exits with 1 if one fails.
+    A seed repeats the same run. Exits with 1 if a seed fails.
     """
     if seed is not None:
         outcome = simulate_one(seed)
@@ -54,7 +55,7 @@ def simulate(
         raise typer.Exit(1)
 
 
-def _show(outcome: Outcome, *, trace: bool) -> None:
+def _show(outcome: SimulationOutcome, *, trace: bool) -> None:
     if trace:
         print("\n".join(outcome.trace))
     plan = outcome.plan
@@ -81,7 +82,7 @@ def _show_failure(failure: Failure) -> None:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], object]]:
-    """A bar that vanishes when done; without a terminal, a line now and then."""
+    """Yield a function that shows progress: a bar, or without a terminal a line every few seconds."""
     if not sys.stderr.isatty():
         yield _plain_progress(total)
         return
@@ -97,11 +98,11 @@ def _progress(total: int) -> Iterator[Callable[[int], object]]:
 def _plain_progress(total: int) -> Callable[[int], object]:
     last_s = time.monotonic()
 
-    def tell(done: int) -> None:
+    def show(done: int) -> None:
         nonlocal last_s
         now_s = time.monotonic()
         if now_s - last_s >= _PLAIN_PROGRESS_S:
             last_s = now_s
             print(f"simulate: {done} of {total} seeds", file=sys.stderr, flush=True)
 
-    return tell
+    return show

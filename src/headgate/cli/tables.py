@@ -1,6 +1,6 @@
-"""Tables for people: drawn in a terminal, plain and complete in a pipe.
+"""Tables of commands: drawn in a terminal, plain text in a pipe.
 
-Used by the commands. Invariant: no text is ever cut; a terminal wraps it, a pipe gets it on one line.
+Invariant: no text is cut; a terminal wraps it, a pipe has it on one line.
 """
 
 import sys
@@ -14,7 +14,7 @@ __all__ = ["plain_table", "show_table"]
 
 
 def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns padded to one width, two spaces apart; empty cells as `-`, so that columns can be told apart.
+    """Return padded columns, two spaces apart; an empty cell is `-`, so that columns can be split.
 
     >>> print(plain_table(["key", "value"], [["a", "1"], ["long", ""]]))
     key   value
@@ -31,13 +31,13 @@ def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def show_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, whole: int = 1, styles: Mapping[str, str] | None = None
 ) -> None:
-    """Print a table on stdout; a terminal too narrow wraps all but the first `whole` columns.
+    """Print a table on stdout; a narrow terminal wraps all but the first `whole` columns.
 
     Args:
         header: The columns' names.
         rows: Their cells.
-        whole: How many columns are never wrapped.
-        styles: How a cell with exactly this text looks in a terminal.
+        whole: The number of columns that are never wrapped.
+        styles: The style of a cell by its text.
 
     >>> show_table(["key"], [["a"]])
     key
@@ -52,5 +52,5 @@ def show_table(
     for row in rows:
         table.add_row(
             *(Text(cell, style=(styles or {}).get(cell, "")) for cell in row)
-        )  # Text: a value is never read as markup
+        )  # as Text: a value is not parsed as markup
     Console().print(table)

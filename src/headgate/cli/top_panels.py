@@ -1,35 +1,36 @@
-"""What `headgate top` shows below its list of vertices: tasks, channels, or what holds the job back."""
+"""The panels of `headgate top` below its list of vertices: subtasks, channels, diagnosis."""
 
 from collections.abc import Iterator
 from typing import Final
 
 from rich.text import Text
 
-from headgate.cli.looking import plain, short_time
+from headgate.cli.job_argument import short_time
 from headgate.coordinator.terminal import count_text
+from headgate.names import printable
 from headgate.observe.graph import EdgeView, GraphView
 from headgate.observe.progress import ChannelProgress, SubtaskProgress, VertexProgress
 
-__all__ = ["bar_text", "channel_lines", "share_text", "subtask_lines", "why_lines"]
+__all__ = ["bar_text", "channel_lines", "operator_lines", "share_text", "subtask_lines", "why_lines"]
 
 _CELL: Final = 8  # characters of a channel
-_MORE: Final = 16  # characters that say how many there are besides
+_MORE: Final = 16  # characters of the number of further channels
 
 
-def bar_text(busy: float, held: float, width: int, *, fancy: bool = True) -> str:
-    """Busy, back-pressured and idle time as characters.
+def bar_text(busy: float, back_pressured: float, width: int, *, fancy: bool = True) -> str:
+    """Return busy, back-pressured and idle time as characters.
 
     >>> bar_text(0.5, 0.3, 10), bar_text(0.5, 0.3, 10, fancy=False), bar_text(0.0, 0.0, 4)
     ('█████▒▒▒··', '#####===..', '····')
     """
     full, part, none = "█▒·" if fancy else "#=."
     first = min(width, round(busy * width))
-    second = min(width - first, round(held * width))
+    second = min(width - first, round(back_pressured * width))
     return full * first + part * second + none * (width - first - second)
 
 
 def share_text(share: float) -> str:
-    """A share in four characters.
+    """Return a share in at most four characters.
 
     >>> share_text(0.125), share_text(1.0)
     ('12%', '100%')
@@ -38,7 +39,7 @@ def share_text(share: float) -> str:
 
 
 def subtask_lines(vertex: VertexProgress, *, fancy: bool = True) -> list[Text]:
-    """A line for each task of a vertex.
+    """Return a line for each task of a vertex.
 
     >>> task = SubtaskProgress(subtask=0, worker=1, busy=0.5, back_pressured=0.5, records_in_per_s=1500)
     >>> vertex = VertexProgress(id=0, name="words", parallelism=1, state=task.state, subtasks=(task,))
@@ -61,12 +62,40 @@ def subtask_lines(vertex: VertexProgress, *, fancy: bool = True) -> list[Text]:
     return lines
 
 
+def operator_lines(vertex: VertexProgress, graph: GraphView) -> list[Text]:
+    """Return a line for each operator of a vertex's chain; none if it has one operator without side outputs.
+
+    >>> from headgate.observe import OperatorProgress, VertexView
+    >>> from headgate.control.messages import TaskState
+    >>> operators = (OperatorProgress(records_out=9), OperatorProgress(records_in=9, side_outputs={"late": 1200}))
+    >>> parts = {"id": 0, "name": "words -> sort", "parallelism": 1}
+    >>> vertex = VertexProgress(**parts, state=TaskState.RUNNING, operators=operators, subtasks=())
+    >>> graph = GraphView(vertices=(VertexView(**parts, operators=("words", "sort")),), edges=())
+    >>> for line in operator_lines(vertex, graph): print(line.plain.rstrip())
+    <BLANKLINE>
+        in   out  in/s out/s operator
+         0     9     0     0 words
+         9     0     0     0 sort, side outputs: late 1.2k
+    """
+    names = next((one.operators for one in graph.vertices if one.id == vertex.id), ())
+    known = list(zip(vertex.operators, names, strict=False))
+    if len(known) < 2 and not any(one.side_outputs for one, _ in known):
+        return []
+    lines = [Text(""), Text("    in   out  in/s out/s operator", style="bold")]
+    for one, name in known:
+        figures = (one.records_in, one.records_out, one.records_in_per_s, one.records_out_per_s)
+        sides = ", ".join(f"{printable(tag)} {count_text(count)}" for tag, count in one.side_outputs.items())
+        line = " ".join([*[f"{count_text(value):>5}" for value in figures], printable(name)])
+        lines.append(Text(f" {line}{f', side outputs: {sides}' if sides else ''}"))
+    return lines
+
+
 def _figures(one: SubtaskProgress) -> tuple[float, ...]:
     return one.records_in_per_s, one.records_out_per_s, one.in_queued, one.backlog
 
 
 def channel_lines(vertex: VertexProgress, graph: GraphView, width: int) -> list[Text]:
-    """The channels of each edge that a vertex reads from: a row for each of its tasks, a column for each producer's.
+    """Return the channels of each input of a vertex: a row for each of its tasks, a column for each producer.
 
     >>> channel = ChannelProgress(exchange=0, producer=1, backlog=3, credit=2)
     >>> task = SubtaskProgress(subtask=0, worker=1, channels=(channel,))
@@ -80,7 +109,7 @@ def channel_lines(vertex: VertexProgress, graph: GraphView, width: int) -> list[
     """
     edges = [edge for edge in graph.edges if edge.consumer == vertex.id]
     if not edges:
-        return [Text("it reads from no other task")]
+        return [Text("it has no input")]
     lines = [Text("credit/backlog of each channel; within a worker there is no credit (-)", style="dim")]
     for edge in edges:
         lines += _edge_lines(edge, vertex, graph, width)
@@ -89,15 +118,15 @@ def channel_lines(vertex: VertexProgress, graph: GraphView, width: int) -> list[
 
 def _edge_lines(edge: EdgeView, vertex: VertexProgress, graph: GraphView, width: int) -> Iterator[Text]:
     names = {one.id: one.name for one in graph.vertices}
-    producer = plain(names.get(edge.producer, str(edge.producer)))
-    yield Text(f"{producer} -> {plain(vertex.name)}, {edge.ship}", style="bold")
+    producer = printable(names.get(edge.producer, str(edge.producer)))
+    yield Text(f"{producer} -> {printable(vertex.name)}, {edge.ship}", style="bold")
     rows = {
         one.subtask: {channel.producer: channel for channel in one.channels if channel.exchange == edge.id}
         for one in vertex.subtasks
     }
     producers = sorted({number for row in rows.values() for number in row})
     if not producers:
-        yield Text("none is known now", style="dim")
+        yield Text("no channel is reported", style="dim")
         return
     room = (width - 4) // _CELL
     seen = producers if len(producers) <= room else producers[: max(1, (width - 4 - _MORE) // _CELL)]
@@ -120,9 +149,5 @@ def _cell(channel: ChannelProgress | None) -> Text:
 
 
 def why_lines(text: str) -> list[Text]:
-    r"""An answer, line by line.
-
-    >>> [line.plain for line in why_lines("cause:    cpu\nwhere:    map")]
-    ['cause:    cpu', 'where:    map']
-    """
-    return [Text(plain(line)) for line in text.splitlines()] or [Text("")]
+    """Return the lines of a diagnosis."""
+    return [Text(printable(line)) for line in text.splitlines()] or [Text("")]

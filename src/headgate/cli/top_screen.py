@@ -1,7 +1,7 @@
-"""What `headgate top` shows of a job: lines of text, as wide and as many as there is room for.
+"""The screen of `headgate top`: lines of text for a width and a height.
 
-Pure: a view and what was chosen give lines; nothing here asks a job or a terminal. Colours only repeat what characters
-and figures say. Names come from users and are shown without anything that a terminal would obey.
+Pure: it makes lines from a view and the state of the command. Colours only repeat the information of characters and
+figures. Names are printed without control characters.
 """
 
 import textwrap
@@ -13,56 +13,49 @@ from typing import Final
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from headgate.cli.looking import plain, short_time
-from headgate.cli.top_panels import bar_text, channel_lines, share_text, subtask_lines, why_lines
+from headgate.cli.job_argument import short_time
+from headgate.cli.top_panels import bar_text, channel_lines, operator_lines, share_text, subtask_lines, why_lines
 from headgate.config.units import format_size
+from headgate.control.messages import TaskState
 from headgate.coordinator.terminal import count_text
+from headgate.names import printable
 from headgate.observe.graph import GraphView
 from headgate.observe.progress import VertexProgress
 from headgate.observe.view import JobView
-from headgate.worker.messages import TaskState
 
-__all__ = ["Panel", "Shown", "ordered", "screen"]
+__all__ = ["TopPanel", "TopState", "ordered", "screen"]
 
 _HELP: Final = "up/down select   Enter subtasks   e channels   w why   PgUp/PgDn scroll   q quit"
 _LEAST: Final = 14  # characters of a name
-_WIDE: Final = 110  # from so many columns on, the hottest key has its own
+_WIDE: Final = 110  # from this width on, the hottest key has a column
 _KEY: Final = 24
 
 
-class Panel(Enum):
-    """What is shown below the vertices.
-
-    >>> Panel.NONE.value
-    'nothing'
-    """
+class TopPanel(Enum):
+    """The panel below the vertices."""
 
     NONE = "nothing"
-    SUBTASKS = "the tasks of the chosen vertex"
-    CHANNELS = "the channels that it reads from"
-    WHY = "what holds the job back"
+    SUBTASKS = "the tasks of the selected vertex"
+    CHANNELS = "the channels of its inputs"
+    WHY = "the diagnosis of the job"
 
 
 @dataclass
-class Shown:
-    """What was chosen.
+class TopState:
+    """The selection of the user, and messages."""
 
-    >>> Shown().panel
-    <Panel.NONE: 'nothing'>
-    """
-
-    vertex: int = 0  # its place in the list
-    panel: Panel = Panel.NONE
-    scroll: int = 0  # lines of the panel that are above what is seen
-    why: str = ""  # the answer, or what is done to get it
-    note: str = ""  # what is wrong, such as a process that is gone
-    keys: bool = True  # whether there are any
-    fancy: bool = True  # whether the terminal knows more than ASCII
-    height: int = field(default=10, compare=False)  # of the panel, as it was last seen
+    vertex: int = 0  # its position in the list
+    panel: TopPanel = TopPanel.NONE
+    scroll: int = 0  # lines of the panel above the visible part
+    why: str = ""  # the diagnosis, or a message while it is requested
+    note: str = ""  # an error, such as a process that has ended
+    keys: bool = True  # there is a keyboard
+    fancy: bool = True  # the terminal shows more than ASCII
+    height: int = field(default=10, compare=False)  # of the visible part of the panel
 
 
 def ordered(graph: GraphView) -> list[int]:
-    """The vertices' ids, each after those that it reads from.
+    """Return the vertices' ids, each after its producers.
 
     >>> from headgate.observe import EdgeView, VertexView
     >>> names = [VertexView(id=n, name=str(n), parallelism=1, operators=()) for n in range(3)]
@@ -73,7 +66,7 @@ def ordered(graph: GraphView) -> list[int]:
     left = {one.id: {edge.producer for edge in graph.edges if edge.consumer == one.id} for one in graph.vertices}
     found: list[int] = []
     while left:
-        # A graph has no circle; whatever calls itself one is taken as it comes.
+        # A plan has no cycle, but a view that was read from a file may: its vertices keep their order.
         ready = [number for number, before in left.items() if not before & left.keys()] or list(left)
         for number in ready:
             del left[number]
@@ -81,12 +74,12 @@ def ordered(graph: GraphView) -> list[int]:
     return found
 
 
-def screen(view: JobView, shown: Shown, width: int, height: int | None = None) -> list[Text]:
-    """The whole of it, at most `height` lines; None: as many as it takes, and nothing is marked as chosen."""
+def screen(view: JobView, shown: TopState, width: int, height: int | None = None) -> list[Text]:
+    """Return at most `height` lines; None: all lines, without a selection."""
     vertices = {one.id: one for one in view.progress.vertices}
     order = [vertices[number] for number in ordered(view.graph) if number in vertices]
     shown.vertex = max(0, min(shown.vertex, len(order) - 1))
-    head = [_heading(view, width), *_remark(view, shown, width), _titles(view, width)]
+    head = [_heading(view, width), *_message(view, shown, width), _titles(view, width)]
     rows = [
         _row(one, view, shown, width, chosen=height is not None and i == shown.vertex) for i, one in enumerate(order)
     ]
@@ -117,22 +110,22 @@ def _heading(view: JobView, width: int) -> Text:
     if cpus and not progress.status.over:
         parts.append(f"{sum(cpus.values()):.1f} CPU")
     line = Text.assemble(
-        (plain(progress.name), "bold"),
-        f"  {plain(progress.job)}  ",
+        (printable(progress.name), "bold"),
+        f"  {printable(progress.job)}  ",
         (str(progress.status), style),
         f" {short_time(progress.uptime_s * 1000)}  {', '.join(parts)}",
     )
     return _fit(line, width)
 
 
-def _remark(view: JobView, shown: Shown, width: int) -> list[Text]:
-    """One line of what is most worth knowing, if there is something."""
+def _message(view: JobView, shown: TopState, width: int) -> list[Text]:
+    """Return one line: an error, the job's error, or the diagnosis; none if there is nothing of these."""
     if shown.note:
-        return [_fit(Text(plain(shown.note), style="yellow"), width)]
+        return [_fit(Text(printable(shown.note), style="yellow"), width)]
     if view.error:
-        return [_fit(Text(plain(view.error.splitlines()[0]), style="red"), width)]
+        return [_fit(Text(printable(view.error.splitlines()[0]), style="red"), width)]
     if view.diagnosis is not None and view.diagnosis.summary:
-        return [_fit(Text(f"why: {plain(view.diagnosis.summary)}"), width)]
+        return [_fit(Text(f"why: {printable(view.diagnosis.summary)}"), width)]
     return []
 
 
@@ -161,17 +154,23 @@ def _titles(view: JobView, width: int) -> Text:
     return _columns("  ", "vertex", titles, "hottest key", width, style="bold")
 
 
-def _row(one: VertexProgress, view: JobView, shown: Shown, width: int, *, chosen: bool) -> Text:
+def _row(one: VertexProgress, view: JobView, shown: TopState, width: int, *, chosen: bool) -> Text:
     over = view.progress.status.over
-    busy, idle, held = _shares(one, view)
+    busy, idle, back_pressured, waiting = _shares(one, view)
     figures = (one.records_in, one.records_out) if over else (one.records_in_per_s, one.records_out_per_s)
-    waiting = sum(task.in_queued + task.backlog for task in one.subtasks)
+    queued = sum(task.in_queued + task.backlog for task in one.subtasks)
     running = one.state is TaskState.RUNNING or over
-    if running and busy + idle + held > 0:
-        style = "red" if max(held, one.max_back_pressured) >= 0.5 else "yellow" if one.max_busy >= 0.5 else "green"
+    if running and busy + idle + back_pressured + waiting > 0:
+        style = (
+            "red"
+            if max(back_pressured, one.max_back_pressured) >= 0.5
+            else "yellow"
+            if one.max_busy >= 0.5
+            else "green"
+        )
         bar, shares = (
-            Text(bar_text(busy, held, 10, fancy=shown.fancy), style=style),
-            [share_text(busy), share_text(held)],
+            Text(bar_text(busy, back_pressured, 10, fancy=shown.fancy), style=style),
+            [share_text(busy), share_text(back_pressured)],
         )
     else:
         bar, shares = (
@@ -183,39 +182,39 @@ def _row(one: VertexProgress, view: JobView, shown: Shown, width: int, *, chosen
         bar,
         *shares,
         *map(count_text, figures),
-        count_text(waiting),
+        count_text(queued),
         short_time(max((late.p99_ms for late in one.latencies), default=None)),
         short_time(one.watermark_lag_ms) if not over else "",
     ]
     mark = "> " if chosen else "  "
-    return _columns(mark, plain(one.name), cells, _hottest(one, view), width, style="reverse" if chosen else "")
+    return _columns(mark, printable(one.name), cells, _hottest(one, view), width, style="reverse" if chosen else "")
 
 
-def _shares(one: VertexProgress, view: JobView) -> tuple[float, float, float]:
-    """Busy, idle, back-pressured: now, or of all its life where it is over."""
+def _shares(one: VertexProgress, view: JobView) -> tuple[float, float, float, float]:
+    """Return the shares busy, idle, back-pressured and waiting: now, or of the whole history of a job that is over."""
     if not view.progress.status.over or view.timeline is None:
-        return one.busy, one.idle, one.back_pressured
+        return one.busy, one.idle, one.back_pressured, one.waiting
     lines = [line for line in view.timeline.tasks if line.vertex == one.id]
     lines = [line for line in lines if line.subtask < 0] or lines
     found = []
-    for name in ("busy", "idle", "back_pressured"):
+    for name in ("busy", "idle", "back_pressured", "waiting"):
         known = [value for line in lines for value in getattr(line, name) if value >= 0]
         found.append(sum(known) / len(known) / 1000 if known else 0.0)
-    return found[0], found[1], found[2]
+    return found[0], found[1], found[2], found[3]
 
 
 def _hottest(one: VertexProgress, view: JobView) -> str:
-    """Of the keys of records that it gets, as those who write to it have seen them."""
+    """Return the most frequent key of its inputs, as its producers count it."""
     inputs = {edge.id for edge in view.graph.edges if edge.consumer == one.id}
     keys = [key for vertex in view.progress.vertices for key in vertex.hot_keys if key.exchange in inputs]
     if not keys:
         return ""
     hottest = max(keys, key=lambda key: key.share)
-    return f"{share_text(hottest.share)} {plain(hottest.key)}"
+    return f"{share_text(hottest.share)} {printable(hottest.key)}"
 
 
 def _detail(one: VertexProgress, view: JobView, width: int) -> list[Text]:
-    """More of the chosen vertex than its row has room for."""
+    """Return details of the selected vertex that its row does not have."""
     graph = next((vertex for vertex in view.graph.vertices if vertex.id == one.id), None)
     names = {vertex.id: vertex.name for vertex in view.graph.vertices}
     parts = [f"hottest key {hottest}"] if (hottest := _hottest(one, view)) else []
@@ -225,16 +224,16 @@ def _detail(one: VertexProgress, view: JobView, width: int) -> list[Text]:
     if inputs:
         parts.append("reads " + ", ".join(f"{names.get(edge.producer, '?')} ({edge.ship})" for edge in inputs))
     parts += [f"{name} {count_text(value)}" for name, value in one.counters.items()]
-    lines = textwrap.wrap(plain("; ".join(parts)), width, initial_indent="  ", subsequent_indent="  ", max_lines=2)
+    lines = textwrap.wrap(printable("; ".join(parts)), width, initial_indent="  ", subsequent_indent="  ", max_lines=2)
     return [_fit(Text(line, style="dim"), width) for line in lines]
 
 
-def _panel(one: VertexProgress, view: JobView, shown: Shown, width: int) -> list[Text]:
-    if shown.panel is Panel.SUBTASKS:
-        lines = subtask_lines(one, fancy=shown.fancy)
-    elif shown.panel is Panel.CHANNELS:
+def _panel(one: VertexProgress, view: JobView, shown: TopState, width: int) -> list[Text]:
+    if shown.panel is TopPanel.SUBTASKS:
+        lines = [*subtask_lines(one, fancy=shown.fancy), *operator_lines(one, view.graph)]
+    elif shown.panel is TopPanel.CHANNELS:
         lines = channel_lines(one, view.graph, width)
-    elif shown.panel is Panel.WHY:
+    elif shown.panel is TopPanel.WHY:
         lines = why_lines(shown.why)
     else:
         return []
@@ -242,13 +241,13 @@ def _panel(one: VertexProgress, view: JobView, shown: Shown, width: int) -> list
 
 
 def _around(rows: Sequence[Text], chosen: int, count: int) -> list[Text]:
-    """So many rows, with the chosen one among them."""
+    """Return `count` rows, with the selected one among them."""
     begin = max(0, min(chosen - count // 2, len(rows) - count))
     return list(rows[begin : begin + count])
 
 
 def _columns(mark: str, name: str, cells: Sequence[str | Text], key: str, width: int, *, style: str) -> Text:
-    """A line of the table: everything after the name is right-aligned, but for the bar."""
+    """Return a line of the table; cells after the name are right-aligned, except the bar."""
     line = Text(mark, style=style)
     line.append(_cut(name, _names_width(width)))
     for (_, size), cell in zip(_COLUMNS, cells, strict=True):
@@ -263,12 +262,12 @@ def _columns(mark: str, name: str, cells: Sequence[str | Text], key: str, width:
 
 
 def _cut(text: str, width: int) -> str:
-    """In exactly so many columns."""
+    """Return the text in exactly `width` columns."""
     return set_cell_size(text if cell_len(text) <= width else f"{set_cell_size(text, width - 2)}..", width)
 
 
 def _fit(line: Text, width: int) -> Text:
-    """No wider than the terminal."""
+    """Return the line, cut to the width of the terminal."""
     if cell_len(line.plain) > width:
         line.truncate(width)
     line.no_wrap = True

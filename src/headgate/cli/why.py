@@ -1,4 +1,4 @@
-"""`headgate why`: what holds a job back, in words."""
+"""`headgate why`: what limits a job, as text."""
 
 import sys
 from typing import Annotated
@@ -6,9 +6,10 @@ from typing import Annotated
 import msgspec
 import typer
 
-from headgate.api.running import saying
+from headgate.api.running import showing_activity
 from headgate.attach import KeptJob
-from headgate.cli.looking import JobOrFile, chosen_job, plain
+from headgate.cli.job_argument import JobOrFile, chosen_job
+from headgate.names import printable
 
 __all__ = ["why"]
 
@@ -17,27 +18,27 @@ def why(
     job: JobOrFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
     refresh: Annotated[
-        bool, typer.Option("--refresh", help="Sample stacks now, however young the last answer is.")
+        bool, typer.Option("--refresh", help="Sample stacks now, even if the last answer is recent.")
     ] = False,
 ) -> None:
-    """Say what holds a job back: which operator, which limit it meets, the evidence, and one thing to try.
+    """Print what limits a job: the operator, the cause, the evidence, and one thing to try.
 
-    Where the answer needs the stacks of tasks, they are sampled for about 5 s (backpressure.samples, .delay).
-    Of a job that is over, it says what was found out while it ran, or what its past tells.
+    If the answer depends on the stacks of tasks, they are sampled for about 5 s (backpressure.samples, .delay).
+    For a job that is over, it is the last answer while it ran, or one from its history.
 
     Example: headgate why word_count
     """
-    from headgate.observe.why import render  # noqa: PLC0415 - only who asks pays
+    from headgate.observe.why import render  # noqa: PLC0415 - rarely needed
 
-    watched = chosen_job(job)
-    over = isinstance(watched, KeptJob)
-    with saying(
-        "looking at what was kept" if over else f"looking at {plain(watched.name)}, which may take some seconds"
+    chosen = chosen_job(job)
+    over = isinstance(chosen, KeptJob)
+    with showing_activity(
+        "reading its file" if over else f"examining {printable(chosen.name)}, which may take some seconds"
     ):
-        found = watched.why(refresh=refresh)
+        found = chosen.why(refresh=refresh)
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
         return
     if sys.stdout.isatty():
-        print(f"{plain(watched.name)} ({watched.id})\n")
+        print(f"{printable(chosen.name)} ({chosen.id})\n")
     print(render(found))

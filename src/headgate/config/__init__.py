@@ -1,10 +1,10 @@
-"""Every setting of headgate: what it is, what it may be, and where its value came from.
+"""The settings of headgate: their meaning, limits, defaults and values.
 
-The driver calls `load_settings` once; the frozen `Settings` it gets then travel to the workers with the
-plan. Everything else takes its numbers from them. Nothing here knows the parts that use a setting.
+The driver calls `load_settings` once and sends the frozen `Settings` to the workers with the plan. All other packages
+read their limits from it; this package imports none of them.
 """
 
-from headgate.config.kinds import Kind
+from headgate.config.kinds import SettingKind
 from headgate.config.load import load_settings
 from headgate.config.settings import SETTINGS, Described, NetworkMemory, Setting, Settings
 from headgate.config.table import (
@@ -43,7 +43,6 @@ __all__ = [
     "ExecutionSettings",
     "FlowControl",
     "FlushMode",
-    "Kind",
     "MemorySettings",
     "MetricsSettings",
     "NetworkMemory",
@@ -52,6 +51,7 @@ __all__ = [
     "RecordSettings",
     "RuntimeMode",
     "Setting",
+    "SettingKind",
     "Settings",
     "format_size",
     "format_time",

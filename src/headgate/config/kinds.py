@@ -1,8 +1,8 @@
-"""The kinds a setting can be of: how each is read, checked against its limits, and shown.
+"""The kinds of settings: each parses a value, checks it against its limits, and formats it.
 
-Used only by the table. A kind takes a value either as text (environment, Spark conf, command line, TOML
-strings) or already typed (TOML numbers, code). Invariants: `read(read(x)) == read(x)`, and
-`read(show(v)) == v`. A kind does not know the key it serves: whoever calls it adds key and source.
+Used only by `table`. A kind accepts a value as text (environment, Spark conf, command line, TOML strings) or typed
+(TOML numbers, code). Invariants: `read(read(x)) == read(x)`, and `read(show(v)) == v`. A kind does not know the key of
+its setting: its caller adds key and source to error texts.
 """
 
 import re
@@ -13,7 +13,19 @@ from typing import Generic, TypeVar
 from headgate.config.units import BufferTimeout, Duration, FlushMode, format_size, format_time, parse_size
 from headgate.errors import ConfigError
 
-__all__ = ["Address", "Choice", "Count", "Flag", "FlushTime", "Fraction", "Kind", "Path", "Size", "Time", "Word"]
+__all__ = [
+    "AddressKind",
+    "ChoiceKind",
+    "CountKind",
+    "FlagKind",
+    "FlushTimeKind",
+    "FractionKind",
+    "PathKind",
+    "SettingKind",
+    "SizeKind",
+    "TimeKind",
+    "WordKind",
+]
 
 _T_co = TypeVar("_T_co", covariant=True)
 
@@ -23,38 +35,38 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
-class Kind(ABC, Generic[_T_co]):
-    """What the table knows about the values of one setting; the classes below are the kinds there are.
+class SettingKind(ABC, Generic[_T_co]):
+    """The type and limits of one setting's values: the base class of those below.
 
-    >>> Count(1, 10).allowed
+    >>> CountKind(1, 10).allowed
     'a whole number from 1 to 10'
     """
 
     __slots__ = ("allowed",)
 
     unit: str | None = None
-    """What `plain` counts, where it is a number of something."""
+    """The unit of the number that `plain` returns, if it has one."""
 
     def __init__(self, allowed: str) -> None:
         self.allowed = allowed
 
     @abstractmethod
     def read(self, raw: object) -> _T_co:
-        """The typed value of `raw`, within limits; `ConfigError` saying why not."""
+        """Return the typed value of `raw`, or raise `ConfigError` if it is malformed or outside the limits."""
 
     def show(self, value: object) -> str:
-        """A text for people, which `read` takes back."""
+        """Return a readable text, which `read` accepts."""
         return str(self.read(value))
 
     def plain(self, value: object) -> int | float | str:
-        """The value for programs, as JSON has it."""
+        """Return the value for programs, as JSON."""
         return self.show(value)
 
 
-class Size(Kind[int]):
+class SizeKind(SettingKind[int]):
     """A number of bytes: text with a unit, or a whole number.
 
-    >>> kind = Size(16, 1024)
+    >>> kind = SizeKind(16, 1024)
     >>> kind.read("1 KiB"), kind.show(512), kind.allowed
     (1024, '512 B', 'a size from 16 B to 1 KiB')
     """
@@ -83,10 +95,10 @@ class Size(Kind[int]):
         return self.read(value)
 
 
-class Time(Kind[Duration]):
-    """A length of time: text with a unit, or a `Duration`. A bare number is refused: its unit is a guess.
+class TimeKind(SettingKind[Duration]):
+    """A length of time: text with a unit, or a `Duration`. A bare number is refused, since its unit is unknown.
 
-    >>> kind = Time(1_000_000, 10_000_000_000)
+    >>> kind = TimeKind(1_000_000, 10_000_000_000)
     >>> kind.read("30 ms"), kind.allowed
     (Duration(ns=30000000), 'a time from 1 ms to 10 s')
     """
@@ -112,10 +124,10 @@ class Time(Kind[Duration]):
         return self.read(value).ns
 
 
-class FlushTime(Kind[BufferTimeout]):
+class FlushTimeKind(SettingKind[BufferTimeout]):
     """`auto`, a time, 0 or -1: see `BufferTimeout`.
 
-    >>> FlushTime(10_000_000_000).read(-1).mode
+    >>> FlushTimeKind(10_000_000_000).read(-1).mode
     <FlushMode.NEVER: 'never'>
     """
 
@@ -137,10 +149,10 @@ class FlushTime(Kind[BufferTimeout]):
         return value
 
 
-class Count(Kind[int]):
+class CountKind(SettingKind[int]):
     """A whole number.
 
-    >>> Count(1, 10).read("2")
+    >>> CountKind(1, 10).read("2")
     2
     """
 
@@ -164,10 +176,10 @@ class Count(Kind[int]):
         return self.read(value)
 
 
-class Fraction(Kind[float]):
+class FractionKind(SettingKind[float]):
     """A share between 0 and 1. Text and numbers that are not finite are refused.
 
-    >>> Fraction().read("0.25")
+    >>> FractionKind().read("0.25")
     0.25
     """
 
@@ -188,10 +200,10 @@ class Fraction(Kind[float]):
         return self.read(value)
 
 
-class Flag(Kind[bool]):
-    """Yes or no: a bool, or `true`, `false`, `1`, `0` in any case.
+class FlagKind(SettingKind[bool]):
+    """A bool, or `true`, `false`, `1`, `0` in upper or lower case.
 
-    >>> Flag().read("True"), Flag().read("0"), Flag().show(True)
+    >>> FlagKind().read("True"), FlagKind().read("0"), FlagKind().show(True)
     (True, False, 'true')
     """
 
@@ -214,11 +226,11 @@ class Flag(Kind[bool]):
         return self.read(value)
 
 
-class Choice(Kind[StrEnum]):
-    """One of a few names, as a member of an enum.
+class ChoiceKind(SettingKind[StrEnum]):
+    """A member of an enum, by its name.
 
     >>> from headgate.config import FlowControl
-    >>> Choice(FlowControl).read("tcp"), Choice(FlowControl).allowed
+    >>> ChoiceKind(FlowControl).read("tcp"), ChoiceKind(FlowControl).allowed
     (<FlowControl.TCP: 'tcp'>, "'credit' or 'tcp'")
     """
 
@@ -235,10 +247,10 @@ class Choice(Kind[StrEnum]):
         raise ConfigError("not one of the choices")
 
 
-class Word(Kind[str]):
-    """The name of something that only its user can look up, such as a driver.
+class WordKind(SettingKind[str]):
+    """A name that is checked where it is used, such as that of a transport.
 
-    >>> Word("a name").read("asyncio")
+    >>> WordKind("a name").read("asyncio")
     'asyncio'
     """
 
@@ -250,10 +262,10 @@ class Word(Kind[str]):
         raise ConfigError("not a lower-case name")
 
 
-class Path(Kind[str]):
-    """A path on the machine of the workers; not looked at here, since this may be another machine.
+class PathKind(SettingKind[str]):
+    """A path on the machine of the workers; not checked here, since this may be another machine.
 
-    >>> Path("a directory").read("/var/tmp")
+    >>> PathKind("a directory").read("/var/tmp")
     '/var/tmp'
     """
 
@@ -265,10 +277,10 @@ class Path(Kind[str]):
         raise ConfigError("not a path")
 
 
-class Address(Kind[str]):
-    """An IP address of this machine to listen on. Names are refused: what they mean may change.
+class AddressKind(SettingKind[str]):
+    """An IP address of this machine to listen on. Host names are refused: their address may change.
 
-    >>> Address().read("127.0.0.1")
+    >>> AddressKind().read("127.0.0.1")
     '127.0.0.1'
     """
 
@@ -278,7 +290,7 @@ class Address(Kind[str]):
         super().__init__("an IP address such as 127.0.0.1 or ::1")
 
     def read(self, raw: object) -> str:  # noqa: D102
-        from ipaddress import ip_address  # noqa: PLC0415 - this module is in every start's way
+        from ipaddress import ip_address  # noqa: PLC0415 - keeps the start of every process fast
 
         try:
             return str(ip_address(raw.strip(" \t"))) if isinstance(raw, str) else self._refuse()

@@ -1,7 +1,7 @@
-"""Settings from all their sources: defaults < TOML file < environment < Spark conf < code.
+"""Loads settings from all sources: defaults < TOML file < environment < Spark conf < code.
 
-Called once, by the driver or the command line. Every source is checked on its own, so a mistake in one is
-reported even where a later source overrides it; each value remembers the source it came from.
+Called once, by the driver or the command line. Every source is checked by itself, so an error in one is reported even
+if a later source overrides the value. `Settings.origins` records the source of each value.
 """
 
 import os
@@ -25,7 +25,7 @@ from headgate.errors import ConfigError
 __all__ = ["load_settings"]
 
 _FILE_VARIABLE = "HEADGATE_CONFIG"
-_STATE_VARIABLE = "HEADGATE_STATE_DIR"  # where jobs are offered and kept (attach.places): of a user, not of a job
+_STATE_VARIABLE = "HEADGATE_STATE_DIR"  # read by attach.places: a directory of the user, not a setting of a job
 _DEFAULT_FILE = "headgate.toml"
 _VARIABLES = {setting.environment: setting.key for setting in SETTINGS}
 _SPARK_PREFIX = "spark.headgate."
@@ -42,15 +42,15 @@ def load_settings(
     file: str | os.PathLike[str] | None = None,
     code_name: str = "code",
 ) -> Settings:
-    """The settings of this process, each from the last source that names it.
+    """Return the settings of this process, each from the last source that sets it.
 
     Args:
         code: Values by dotted key, as text or typed.
-        spark_conf: A Spark conf; its `spark.headgate.<key>` entries count, all others are ignored.
-        environ: Environment variables, instead of this process's own.
+        spark_conf: A Spark conf; only its `spark.headgate.<key>` entries are read.
+        environ: Environment variables, instead of those of this process.
         file: A TOML file, instead of the one `HEADGATE_CONFIG` names or `headgate.toml` in the current
             directory.
-        code_name: What `Settings.origin` calls the values in `code`.
+        code_name: The origin that `Settings.origin` reports for values in `code`.
 
     >>> settings = load_settings(
     ...     code={"memory.segment_size": "4 KiB"},
@@ -87,7 +87,7 @@ def load_settings(
 
 
 def _changed(section: _S, prefix: str, values: Mapping[str, object]) -> _S:
-    """The section with those of `values` that belong to it, by key."""
+    """Return the section with those of `values` whose key is in it."""
     changes: dict[str, object] = {}
     for one in fields(section):
         key, old = prefix + one.name, getattr(section, one.name)

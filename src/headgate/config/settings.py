@@ -1,15 +1,14 @@
-"""All settings as one frozen object, and what can be said about each.
+"""All settings as one frozen object, and the description of each setting.
 
-Made by `load_settings`, or straight from the sections of `table`; used by everything that has a limit.
-Invariant: a `Settings` that exists is valid, however it was made: every value is within its limits and no
-two contradict each other.
+Created by `load_settings`, or directly from the sections of `table`. Invariant: every `Settings` object is valid,
+however it was created: each value is within its limits, and no two contradict each other.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple, get_args
 
-from headgate.config.kinds import Kind
+from headgate.config.kinds import SettingKind
 from headgate.config.table import (
     BackpressureSettings,
     BatchSettings,
@@ -28,7 +27,7 @@ __all__ = ["SETTINGS", "Described", "NetworkMemory", "Setting", "Settings"]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the table.
+    """The description of one setting: a row of the table.
 
     >>> row = next(one for one in SETTINGS if one.key == "memory.segment_size")
     >>> row.environment, row.kind.allowed
@@ -36,7 +35,7 @@ class Setting:
     """
 
     key: str
-    kind: Kind[object]
+    kind: SettingKind[object]
     default: object
     meaning: str
 
@@ -48,7 +47,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A setting with its value and where that came from, for printing.
+    """A setting with its value and the origin of the value, for printing.
 
     >>> row = Settings().describe()[0]
     >>> row.setting.key, row.text, row.origin
@@ -61,12 +60,12 @@ class Described:
 
     @property
     def text(self) -> str:
-        """The value in human units."""
+        """The value with its unit."""
         return self.setting.kind.show(self.value)
 
 
 class NetworkMemory(NamedTuple):
-    """The memory for buffers, and what the user should know about how it came about.
+    """The size of the network memory, and a warning to log if a setting limits it unexpectedly.
 
     >>> Settings().network_memory_bytes(4 * 2**30)
     NetworkMemory(bytes=429496729, warning=None)
@@ -78,7 +77,7 @@ class NetworkMemory(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(Section):
-    """All settings. `load_settings` makes one from files, environment, Spark conf and code.
+    """All settings. `load_settings` creates one from files, environment, Spark conf and code.
 
     >>> Settings(memory=MemorySettings(segment_size=4096)).origin("memory.segment_size")
     'code'
@@ -95,7 +94,7 @@ class Settings(Section):
     backpressure: BackpressureSettings = field(default_factory=BackpressureSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-    """Where values came from, by key; what is not in it is a default or was set in code."""
+    """The origin of values, by key; a value without an entry is the default or was set in code."""
 
     def __post_init__(self) -> None:
         for setting in SETTINGS:
@@ -114,9 +113,11 @@ class Settings(Section):
             "network.partition_request_backoff.initial",
             "network.partition_request_backoff.max",
         )
+        marks = self.network
+        self._refuse(marks.write_low_mark > marks.write_high_mark, "network.write_low_mark", "network.write_high_mark")
 
     def value(self, key: str) -> object:
-        """The value of a setting by its dotted key.
+        """Return the value of a setting by its dotted key.
 
         >>> Settings().value("network.max_overdraft_buffers")
         5
@@ -127,7 +128,7 @@ class Settings(Section):
         return found
 
     def origin(self, key: str) -> str:
-        """Where the value of a setting came from.
+        """Return the origin of a setting's value.
 
         >>> Settings().origin("network.flow_control")
         'default'
@@ -138,7 +139,7 @@ class Settings(Section):
         return "default" if self.value(key) == setting.default else "code"
 
     def describe(self) -> tuple[Described, ...]:
-        """Every setting with value and origin, in the order of the table.
+        """Return every setting with value and origin, in the order of the table.
 
         >>> [row.text for row in Settings().describe() if row.setting.key.startswith("backpressure.")]
         ['100', '50 ms', '1 min']
@@ -146,13 +147,15 @@ class Settings(Section):
         return tuple(Described(one, self.value(one.key), self.origin(one.key)) for one in SETTINGS)
 
     def network_memory_bytes(self, memory_bytes: int) -> NetworkMemory:
-        """The memory for buffers in a worker that has `memory_bytes`; logs the warning it returns.
+        """Return the memory for buffers in a worker that has `memory_bytes`: min(max, max(min, fraction x memory)).
+
+        If `memory.network.max` limits the fraction, the result has a warning for the caller to log.
 
         >>> size, warning = Settings().network_memory_bytes(64 * 2**30)
         >>> size, warning
         (1073741824, 'memory.network.max = 1 GiB (default) caps ...')
         """
-        assert memory_bytes > 0, "a worker has some memory"
+        assert memory_bytes > 0, "the memory of a worker is a positive number"
         limits = self.memory.network
         asked = int(limits.fraction * memory_bytes)
         size = min(limits.max, max(limits.min, asked))
@@ -164,13 +167,10 @@ class Settings(Section):
             f"({self.origin('memory.network.fraction')}) asks for: a larger fraction changes nothing unless "
             "memory.network.max is raised together with it"
         )
-        import logging  # noqa: PLC0415 - this module is in every start's way; most starts warn of nothing
-
-        logging.getLogger("headgate.config").warning("%s", warning)
         return NetworkMemory(size, warning)
 
     def _refuse(self, above: bool, *keys: str) -> None:
-        """Where the first of two settings is above the second and must not be."""
+        """Raise ConfigError if the first of two settings is larger than the second (`above`)."""
         if above:
             lower, upper = (
                 f"{key} = {setting_named(key).kind.show(self.value(key))} ({self.origin(key)})" for key in keys
@@ -188,7 +188,7 @@ def _rows(section: type[Section], prefix: str) -> Iterator[Setting]:
 
 
 SETTINGS: tuple[Setting, ...] = tuple(_rows(Settings, ""))
-"""The whole table, in the order it is printed.
+"""All rows of the table, in the order in which they are printed.
 
 >>> len({setting.environment for setting in SETTINGS}) == len(SETTINGS)
 True
@@ -198,7 +198,7 @@ _BY_KEY = {setting.key: setting for setting in SETTINGS}
 
 
 def setting_named(key: str, source: str | None = None) -> Setting:
-    """The row of a key; an unknown one is an error naming the nearest, and the source it came from.
+    """Return the row of a key; raise ConfigError with the nearest key, and the source, if it is unknown.
 
     >>> setting_named("memory.segmentsize", "code")
     Traceback (most recent call last):
@@ -211,7 +211,7 @@ def setting_named(key: str, source: str | None = None) -> Setting:
 
 
 def nearest(name: str, known: Mapping[str, object]) -> str:
-    """What to say about a name that is not known.
+    """Return a hint for an unknown name: the most similar known one.
 
     >>> nearest("recrod.max_size", {"record.max_size": 1})
     'did you mean record.max_size? (`headgate config` lists all)'
@@ -223,7 +223,7 @@ def nearest(name: str, known: Mapping[str, object]) -> str:
 
 
 def read_value(setting: Setting, raw: object, source: str) -> object:
-    """The typed value of `raw`, or an error that names key, value, source and what is allowed.
+    """Return the typed value of `raw`, or raise ConfigError with key, value, source and the allowed values.
 
     >>> read_value(SETTINGS[0], "1g", "code")
     Traceback (most recent call last):

@@ -1,8 +1,7 @@
-"""Sizes and times as people write them, and the two types that carry times through the code.
+"""Sizes and times as text with units, and the types `Duration` and `BufferTimeout`.
 
-Called by the setting kinds and by whoever prints a size or a time. Invariant: what `format_*` writes,
-`parse_*` reads back as exactly the same number; nothing is ever rounded, a fraction of a byte or of a
-nanosecond is refused.
+Called by the setting kinds, and by code that prints a size or a time. Invariant: `parse_*` returns exactly the number
+from which `format_*` made the text. Nothing is rounded: a fraction of a byte or of a nanosecond is refused.
 """
 
 import re
@@ -61,12 +60,12 @@ _TIME_UNITS = {
 _SIZE_NAMES = "B, KiB, MiB, GiB, TiB (1024-based) or KB, MB, GB, TB (1000-based)"
 _TIME_NAMES = "ns, us, ms, s, m (or min), h"
 
-# Digits are capped so that a hostile or mistyped number costs nothing to refuse.
+# The number of digits is limited, so that a hostile or mistyped number is refused quickly.
 _QUANTITY = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,18}))?[ \t]*([A-Za-z]*)")
 
 
 def parse_size(text: str) -> int:
-    """Bytes from a text such as `32 KiB`, `1.5GB` or `4096` (bytes).
+    """Return the bytes of a text such as `32 KiB`, `1.5GB` or `4096` (bytes).
 
     >>> parse_size("32 KiB"), parse_size("64KB"), parse_size("512")
     (32768, 64000, 512)
@@ -87,7 +86,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size_bytes: int) -> str:
-    """The shortest exact text for a number of bytes, 1024-based where that fits.
+    """Return the shortest exact text for a number of bytes, 1024-based if possible.
 
     >>> format_size(32768), format_size(1_500_000), format_size(17)
     ('32 KiB', '1500 KB', '17 B')
@@ -96,7 +95,7 @@ def format_size(size_bytes: int) -> str:
 
 
 def parse_time(text: str) -> int:
-    """Nanoseconds from a text such as `100ms`, `1.5 s`, `1m` or `1h`; a number alone has no meaning but 0.
+    """Return the nanoseconds of a text such as `100ms`, `1.5 s`, `1m` or `1h`; only 0 needs no unit.
 
     >>> parse_time("100ms"), parse_time("1.5 s"), parse_time("0")
     (100000000, 1500000000, 0)
@@ -116,7 +115,7 @@ def parse_time(text: str) -> int:
 
 
 def format_time(time_ns: int) -> str:
-    """The shortest exact text for a number of nanoseconds.
+    """Return the shortest exact text for a number of nanoseconds.
 
     >>> format_time(100_000_000), format_time(90_000_000_000), format_time(60_000_000_000)
     ('100 ms', '90 s', '1 min')
@@ -125,7 +124,7 @@ def format_time(time_ns: int) -> str:
 
 
 def _split(text: str, wanted: str) -> tuple[int, str, str]:
-    """Whole part, decimals and unit of a quantity."""
+    """Return whole part, decimals and unit of a quantity."""
     match = _QUANTITY.fullmatch(text.strip(" \t"))
     if match is None:
         raise ConfigError(f"not {wanted}")
@@ -134,7 +133,7 @@ def _split(text: str, wanted: str) -> tuple[int, str, str]:
 
 
 def _scale(number: int, decimals: str, factor: int, base: str) -> int:
-    """`number.decimals x factor`, in integers only: a float would round large values silently."""
+    """Return `number.decimals x factor`, computed in integers: a float would round large values silently."""
     part, rest = divmod(int(decimals or "0") * factor, int("1" + "0" * len(decimals)))
     if rest:
         raise ConfigError(f"not a whole number of {base}")
@@ -156,7 +155,7 @@ def _format(value: int, units: dict[str, int], zero_unit: str) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Duration:
-    """A length of time that cannot be mistaken for a bare number of some other unit.
+    """A length of time, which cannot be mistaken for a number in another unit.
 
     >>> wait = Duration.parse("1.5 s")
     >>> wait.ns, wait.seconds, str(wait)
@@ -167,17 +166,17 @@ class Duration:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From a text such as `100 ms`."""
+        """Return the duration of a text such as `100 ms`."""
         return cls(parse_time(text))
 
     @property
     def ms(self) -> float:
-        """In milliseconds."""
+        """The duration in milliseconds."""
         return self.ns / NS_PER_MS
 
     @property
     def seconds(self) -> float:
-        """In seconds, as waiting functions take it."""
+        """The duration in seconds, as the standard library's waiting functions expect it."""
         return self.ns / NS_PER_SECOND
 
     def __str__(self) -> str:
@@ -185,14 +184,14 @@ class Duration:
 
 
 class FlushMode(Enum):
-    """When a writer hands on a buffer that is not full.
+    """When a writer flushes a buffer that is not full.
 
     >>> BufferTimeout.parse("0").mode
     <FlushMode.ALWAYS: 'always'>
     """
 
-    AUTO = "auto"  # when the task has no more input at hand, and after the interval at the latest
-    INTERVAL = "interval"  # by a timer
+    AUTO = "auto"  # when the task has no input to read, and at every interval
+    INTERVAL = "interval"  # at every interval
     ALWAYS = "always"  # after every record
     NEVER = "never"  # only when full, before an event and at the end
 
@@ -202,7 +201,7 @@ _AUTO_INTERVAL_NS = 100 * NS_PER_MS
 
 @dataclass(frozen=True, slots=True)
 class BufferTimeout:
-    """The value of `execution.buffer_timeout`: the mode, and the timer's interval where there is one.
+    """The value of `execution.buffer_timeout`: the mode, and the interval of the flusher's timer.
 
     >>> BufferTimeout.parse("auto")
     BufferTimeout(mode=<FlushMode.AUTO: 'auto'>, interval_ns=100000000)
@@ -212,7 +211,7 @@ class BufferTimeout:
 
     mode: FlushMode
     interval_ns: int
-    """Zero in the modes that need no timer, ALWAYS and NEVER."""
+    """Zero in the modes without a timer, ALWAYS and NEVER."""
 
     def __post_init__(self) -> None:
         timed = self.mode in (FlushMode.AUTO, FlushMode.INTERVAL)
@@ -221,7 +220,7 @@ class BufferTimeout:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From `auto`, a time, `0` or `-1`."""
+        """Return the buffer timeout of a text: `auto`, a time, `0` or `-1`."""
         match text.strip(" \t"):
             case "auto":
                 return cls(FlushMode.AUTO, _AUTO_INTERVAL_NS)

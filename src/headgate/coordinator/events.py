@@ -1,34 +1,35 @@
-"""The log of what happened to a job, for whoever looks at it: the last few hundred events, in words.
+"""The log of a job's events, for its users: the last few hundred, in words.
 
-The coordinator writes it on its network thread; others may add to it and read it on any.
+The coordinator writes it on its network thread; any thread may add to it and read it.
 
-Invariants: it holds at most `MAX_EVENTS`; tasks that do the same are one event of their vertex, so that a large job's
-beginning and end fit in; no text is longer than a line.
+Invariants: it holds at most `MAX_EVENTS`; equal state changes of all tasks of a vertex are one event, so the start and
+end of a large job fit; no text is longer than a line.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Final
 
+from headgate.clock import wall_ms
+from headgate.control.messages import TaskState
+from headgate.names import printable
 from headgate.observe.status import JobStatus
 from headgate.observe.view import JobEvent
-from headgate.worker.messages import TaskState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headgate.control.messages import Register
     from headgate.graph.plan import Plan, Vertex
-    from headgate.worker.messages import Register
 
-__all__ = ["MAX_EVENTS", "EventLog", "wall_ms"]
+__all__ = ["MAX_EVENTS", "EventLog"]
 
 MAX_EVENTS: Final = 500
 
 _MAX_TEXT: Final = 500  # characters
-_MANY: Final = 16  # workers, above which they are not named one by one
+_MAX_NAMED: Final = 16  # workers that are named one by one
 _ENDS: Final = {
     TaskState.FINISHED: "finished",
     TaskState.CANCELLED: "been cancelled",
@@ -41,17 +42,8 @@ _OVER: Final = {
 }
 
 
-def wall_ms() -> int:
-    """The time by the driver's clock.
-
-    >>> wall_ms() > 1_700_000_000_000
-    True
-    """
-    return time.time_ns() // 1_000_000
-
-
 class EventLog:
-    """What happened to one job.
+    """The events of one job.
 
     >>> from headgate.config import Settings
     >>> from headgate.graph.plan import Plan, Vertex
@@ -74,36 +66,35 @@ class EventLog:
         self._partitions = sum(plan.vertex(one.producer).parallelism for one in plan.exchanges)
 
     def note(self, text: str, level: str = "info") -> None:
-        """Something happened; of a longer text, its first line."""
-        line = (text.splitlines() or [""])[0]
+        """Add an event with the first line of a text."""
+        line = printable((text.splitlines() or [""])[0])
         if len(line) > _MAX_TEXT:
             line = f"{line[: _MAX_TEXT - 3]}..."
-        line = line.encode("utf-8", "backslashreplace").decode()  # names of operators may be anything
         event = JobEvent(at_ms=self._now_ms(), text=line, level=level)
         with self._lock:
             self._events.append(event)
 
     def events(self) -> tuple[JobEvent, ...]:
-        """The last ones, the oldest first; for any thread."""
+        """Return the events, the oldest first; from any thread."""
         with self._lock:
             return tuple(self._events)
 
-    # What the coordinator knows of.
+    # Called by the coordinator.
 
     def registered(self, worker: int, register: Register, *, missing: int) -> None:
-        """A worker is there, and so many are not yet."""
+        """Record that a worker has registered; `missing` have not yet."""
         count = self._plan.workers + self._plan.uses_driver
-        if count <= _MANY:
+        if count <= _MAX_NAMED:
             self.note(f"worker {worker} is there: {register.host}, process {register.pid}")
         elif not missing:
             self.note(f"all {count} workers are there")
 
     def moved(self, vertex: int, subtask: int, state: TaskState) -> None:
-        """A task is in another state; it must be one of the plan's. After the end of the job that is no news."""
+        """Record the new state of a task of the plan. Ignored after the end of the job."""
         if self._is_over:
             return
         of = self._plan.vertex(vertex)
-        if state is TaskState.DEPLOYED:  # perhaps again
+        if state is TaskState.DEPLOYED:  # perhaps a second run
             self._runs[vertex].discard(subtask)
             self._ends[vertex].pop(subtask, None)
         elif state is TaskState.RUNNING:
@@ -123,26 +114,26 @@ class EventLog:
 
     def _note_end(self, vertex: Vertex, ends: Counter[TaskState]) -> None:
         if len(ends) > 1:
-            said = ", ".join(f"{count} {_have(count)} {_ENDS[state]}" for state, count in sorted(ends.items()))
-            self.note(f"{vertex.name}: of {vertex.parallelism} tasks {said}")
+            counts = ", ".join(f"{count} {_have(count)} {_ENDS[state]}" for state, count in sorted(ends.items()))
+            self.note(f"{vertex.name}: of {vertex.parallelism} tasks {counts}")
             return
         (state,) = ends
-        if state is not TaskState.FAILED or vertex.parallelism > 1:  # else it was said
+        if state is not TaskState.FAILED or vertex.parallelism > 1:  # else its failure is an event already
             self.note(f"{vertex.name}: {_all_of(vertex, f'has {_ENDS[state]}', f'have {_ENDS[state]}')}")
 
     def renewed(self) -> None:
-        """The job goes on with other workers: what was running is not."""
+        """Forget the running tasks: another attempt begins, with new workers."""
         for vertex, runs in self._runs.items():
             runs.intersection_update([one for one, end in self._ends[vertex].items() if end is TaskState.FINISHED])
 
     def over(self, status: JobStatus) -> None:
-        """The job is over."""
+        """Record the end of the job."""
         self._is_over = True
         text, level = _OVER[status]
         self.note(f"the job has {text}", level)
 
     def consumable(self, count: int) -> None:
-        """So many partitions can be read by now."""
+        """Record that `count` partitions can be read."""
         if count in {1, self._partitions}:
             self.note(f"{count} of {self._partitions} partitions can be read")
 

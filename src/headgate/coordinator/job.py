@@ -1,10 +1,10 @@
-"""A job, as whoever started it sees it: its state, its figures, and how to wait for it or stop it.
+"""The user's handle of a job: its status, its figures, and how to wait for it or cancel it.
 
-Every method is for any thread; those that wait not for callbacks. The coordinator moves it on by `begin`, `changed`,
-`ending` and `end`, and knows how to look at it (`watching`).
+Any thread may call its methods; callbacks must not call those that block. The coordinator updates it by `begin`,
+`changed`, `ending` and `end`, and gives it a `JobMonitor`.
 
-Invariants: a job ends once; what it failed of is set before it ends; callbacks are called without a lock held; what
-was known of it can still be looked at when it is over.
+Invariants: a job ends once; its exception is set before it ends; callbacks are called without a lock; its last figures
+can be read when it is over.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ import threading
 from typing import TYPE_CHECKING
 
 from headgate.errors import HeadgateError
+from headgate.interrupts import wait_until
 from headgate.observe.status import JobStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headgate.coordinator.watching import JobWatch
+    from headgate.coordinator.monitor import JobMonitor
     from headgate.ids import JobId
-    from headgate.observe.diagnosis import Diagnosis
     from headgate.observe.pressure import Pressure
     from headgate.observe.progress import Progress
     from headgate.observe.timeline import Timeline
     from headgate.observe.view import JobEvent, JobView
+    from headgate.observe.why.diagnosis import Diagnosis
 
 __all__ = ["Job", "JobStatus"]
 
@@ -33,11 +34,11 @@ _log = logging.getLogger(__name__)
 
 
 def _nothing() -> None:
-    """What `wind_up` does until a host says otherwise."""
+    """The default of `wind_up`."""
 
 
 class Job:
-    """The handle of a job. Made by the coordinator; `cancel`, `progress` and `watch` are how it asks that.
+    """The handle of a job, made by the coordinator, which passes `cancel`, `progress` and `monitor`.
 
     >>> from headgate.ids import JobId
     >>> job = Job(JobId("1"), "word count", progress=lambda: None, cancel=lambda reason: job.end(JobStatus.CANCELLED))
@@ -58,54 +59,54 @@ class Job:
         *,
         progress: Callable[[], Progress],
         cancel: Callable[[str], object],
-        watch: JobWatch | None = None,
+        monitor: JobMonitor | None = None,
     ) -> None:
         self.id = job
         self.name = name
         self._progress = progress
         self._cancel = cancel
-        self._seen_by = watch
-        self._calling: int | None = None  # the thread that calls callbacks at this moment
+        self._observed_by = monitor
+        self._calling: int | None = None  # the thread that is calling callbacks
         self._changed = threading.Condition()
         self._status = JobStatus.CREATED
         self._exception: HeadgateError | None = None
         self._stopping = False
         self._callbacks: dict[object, Callable[[Job], object]] = {}
         self.wind_up: Callable[[], object] = _nothing
-        """Set by the host: waits until nothing of a job that is over is left, for a bounded time."""
+        """Set by the host: blocks, for a limited time, until everything of an ended job is released."""
 
     @property
     def status(self) -> JobStatus:
-        """Where it is in its life."""
+        """Its status."""
         return self._status
 
     @property
     def exception(self) -> HeadgateError | None:
-        """What it failed of; known as soon as it fails, a moment before its workers have ended."""
+        """Why it failed; set as soon as it fails, before its workers have ended."""
         return self._exception
 
     @property
     def stopping(self) -> bool:
-        """Whether it has failed or is cancelled, so that its workers are ending or have ended."""
+        """Return True if it has failed or was cancelled; its workers end or have ended."""
         return self._stopping
 
     @property
     def last_progress(self) -> Progress:
-        """The figures of all its tasks, as last reported."""
+        """The last reported figures of all its tasks."""
         return self._progress()
 
     @property
     def events(self) -> tuple[JobEvent, ...]:
-        """What happened to it: the last few hundred events, the oldest first."""
-        return self._watch.events
+        """Its last few hundred events, the oldest first."""
+        return self._monitor.events
 
     def view(self, *, timeline: bool = False) -> JobView:
-        """All that is known of it now: graph, figures, events, settings, and what was last sampled and found out.
+        """Return all that is known now: graph, figures, events, settings, the last samples and the last diagnosis.
 
-        Also when it is over: then with the last figures. `view().to_json()` is what is kept of a job.
+        When the job is over, with its last figures. `view().to_json()` is the file that is kept of a job.
 
         Args:
-            timeline: With its past, as far back as `metrics.history` goes.
+            timeline: Include its history, `metrics.history` long.
 
         >>> import headgate as hg
         >>> env = hg.environment(local=True, parallelism=1)
@@ -116,71 +117,71 @@ class Job:
         >>> view.events[-1].text
         'the job has finished'
         """
-        return self._watch.view(self._exception, timeline=timeline)
+        return self._monitor.view(self._exception, timeline=timeline)
 
     def timeline(self, *, seconds: float = 60.0, points: int = 300, vertex: int | None = None) -> Timeline:
-        """What its tasks did lately, in equal steps: busy, idle, back-pressured, records, queues.
+        """Return what its tasks did lately, in equal steps: busy, idle, back-pressured, records, queues.
 
         Args:
-            seconds: How far back.
-            points: The most steps.
-            vertex: Of which vertex, with a line for each of its tasks. None: a line for each vertex.
+            seconds: The length of the history.
+            points: The greatest number of steps.
+            vertex: A line for each task of this vertex. None: a line for each vertex.
 
         Raises:
-            HeadgateError: no time, no steps, or no such vertex.
+            HeadgateError: `seconds` or `points` is too small, or there is no such vertex.
         """
-        return self._watch.timeline(seconds=seconds, points=points, vertex=vertex)
+        return self._monitor.timeline(seconds=seconds, points=points, vertex=vertex)
 
     def pressure(self, *, refresh: bool = False) -> Pressure:
-        """How much its tasks are held back, and where in the code they are: their stacks are sampled meanwhile (B1).
+        """Sample the stacks of its tasks. Return how much they are back-pressured, and where in the code (B1).
 
-        Takes `backpressure.samples` x `backpressure.delay`, which is 5 s, unless there is an answer that is younger
-        than `backpressure.refresh`. Nothing is sampled without being asked for. Of a job that is over: the last answer.
+        Blocks for `backpressure.samples` x `backpressure.delay`, which is 5 s, unless the last result is younger than
+        `backpressure.refresh`. Nothing is sampled without a call. If the job is over, returns the last result.
 
         Args:
-            refresh: Sample now, however young the last answer is.
+            refresh: Sample now, even if the last result is recent.
 
         Raises:
-            HeadgateError: it has not begun, or is over and nobody had asked before; or no worker answers.
+            HeadgateError: it has not begun, or is over without a result; or no worker answers.
         """
         self._refuse_in_callback()
-        return self._watch.pressure(refresh=refresh)
+        return self._monitor.pressure(refresh=refresh)
 
     def why(self, *, refresh: bool = False) -> Diagnosis:
-        """What holds the job back, why, and one thing to try. Samples as `pressure` does, where that is needed to tell.
+        """Return what limits the job, why, and one thing to try. Samples like `pressure` if the cause is in the code.
 
         Args:
-            refresh: If samples are needed, take them now.
+            refresh: If samples are needed, take new ones.
         """
         self._refuse_in_callback()
-        return self._watch.why(refresh=refresh)
+        return self._monitor.why(refresh=refresh)
 
     @property
-    def _watch(self) -> JobWatch:
-        if self._seen_by is None:
-            raise HeadgateError(f"{self!r} has nothing to look at: it has no coordinator")
-        return self._seen_by
+    def _monitor(self) -> JobMonitor:
+        if self._observed_by is None:
+            raise HeadgateError(f"{self!r} has no figures: it has no coordinator")
+        return self._observed_by
 
     def _refuse_in_callback(self) -> None:
         if self._calling == threading.get_ident():
-            raise HeadgateError("a callback of `on_change` must not wait: ask from another thread")
+            raise HeadgateError("a callback of `on_change` must not block: call it from another thread")
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until the job is over; whether it is. Ctrl-C interrupts the wait, not the job.
+        """Block until the job is over. Return True if it is, False after `timeout_s`. Ctrl-C interrupts the wait only.
 
         Raises:
-            HeadgateError: it has failed, and this is why: a UserCodeError if a function of the user's raised.
+            HeadgateError: why the job failed; a UserCodeError if a user's function raised.
         """
         if not self.wait(timeout_s):
             return False
         self.wind_up()
         if self._status is JobStatus.FAILED:
-            assert self._exception is not None, "nothing fails without a reason"
+            assert self._exception is not None, "a failed job has an exception"
             raise self._exception
         return True
 
     def cancel(self, *, wait: bool = True, timeout_s: float | None = 30.0) -> bool:
-        """Stop all tasks. Whether the job is over: if not `wait`, probably not yet. Without effect on one that is."""
+        """Cancel all tasks. Return True if the job is over; without `wait`, probably not yet."""
         if not self._status.over:
             self._cancel("cancelled by its user")
         over = self.wait(timeout_s if wait else 0)
@@ -189,14 +190,14 @@ class Job:
         return over
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the job is over, whatever its end; whether it is."""
+        """Block until the job has ended in any way, or `timeout_s` have passed. Return True if it is over."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._status.over, timeout_s)
+            return wait_until(self._changed, lambda: self._status.over, timeout_s)
 
     def on_change(self, callback: Callable[[Job], object]) -> Callable[[], None]:
-        """Call a function whenever status or figures change; what is returned stops that.
+        """Call a function whenever status or figures change. Return a function that stops the calls.
 
-        It is called on the coordinator's thread, and must not wait there.
+        It is called on the coordinator's network thread, and must not block.
         """
         token = object()
         self._callbacks[token] = callback
@@ -211,11 +212,11 @@ class Job:
     # For the coordinator.
 
     def begin(self) -> None:
-        """All workers are there."""
+        """Set RUNNING: all tasks are deployed."""
         self._move(JobStatus.RUNNING)
 
     def ending(self, cause: HeadgateError | None) -> None:
-        """It fails of this, or is cancelled; its workers are told. A better cause may follow."""
+        """Set the cause of its failure, or None if cancelled. May be called again with a better cause."""
         with self._changed:
             if self._status.over:
                 return
@@ -224,24 +225,26 @@ class Job:
         self.changed()
 
     def end(self, status: JobStatus) -> None:
-        """It is over."""
+        """Set the final status."""
         self._move(status)
 
     def changed(self) -> None:
-        """There is something new to see."""
+        """Call the callbacks."""
         self._calling = threading.get_ident()
         for callback in list(self._callbacks.values()):
             try:
                 callback(self)
-            except Exception:  # noqa: BLE001 - one who looks must not end the job
-                _log.exception("%r failed: it was to be called when %r changes", callback, self)
+            except Exception:  # noqa: BLE001 - a callback must not end the job
+                _log.exception("callback %r of %r failed", callback, self)
         self._calling = None
 
     def _move(self, status: JobStatus) -> None:
         with self._changed:
             if self._status.over:
                 return
-            assert (status is JobStatus.FAILED) == (status.over and self._exception is not None), "failed of something"
+            assert (status is JobStatus.FAILED) == (status.over and self._exception is not None), (
+                "only a failed job has an exception"
+            )
             self._status = status
             self._changed.notify_all()
         self.changed()

@@ -1,11 +1,11 @@
-"""Rounds of sampling (B1): the coordinator asks its workers for the stacks of their tasks, and gathers the answers.
+"""Rounds of stack sampling (B1): the coordinator requests samples of all workers, and collects the answers.
 
-`pressure` is called by whoever looks, on any thread but the network's, and waits there; `begun`, `answered` and `over`
-are called on the network thread, which never waits.
+`pressure` may be called by any thread but the network thread, and blocks; `begun`, `answered` and `over` are called on
+the network thread and never block.
 
-Invariants: nothing is asked while nobody looks; one round at a time, which all who ask meanwhile share; a round ends,
-with what has come, when every worker has answered, at its deadline, or with the job; what a worker may not say is a
-RemoteProtocolError, and an answer that comes too late is nothing.
+Invariants: nothing is requested unless `pressure` is called; one round at a time, shared by all callers; a round ends,
+with the answers so far, when every worker has answered, at its deadline, or with the job; an invalid answer is a
+RemoteProtocolError, and a late one is ignored.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from headgate.coordinator.events import wall_ms
+from headgate.clock import wall_ms
+from headgate.control.messages import SampleStacks
+from headgate.control.reports import MAX_FRAMES, MAX_STACKS
 from headgate.errors import HeadgateError, RemoteProtocolError
 from headgate.observe.pressure import pressure_of
-from headgate.worker.messages import Sample
-from headgate.worker.stacks import MAX_FRAMES, MAX_STACKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from headgate.control.reports import Stack, StackSamples, SubtaskSamples
     from headgate.graph.plan import Plan
     from headgate.observe.pressure import Pressure
-    from headgate.worker.messages import Sampled, StackCount, SubtaskSamples
 
-__all__ = ["Sampling"]
+__all__ = ["StackSampling"]
 
-_LATE_S: Final = 5.0  # after the last sample: who has not answered then is left out
+_LATE_S: Final = 5.0  # from the last sample to the deadline for answers
 _MAX_TEXT: Final = 2000  # characters of a frame, and of an operator's name
 
 
-class Sampling:
-    """Asks for samples, and remembers what was found.
+class StackSampling:
+    """Requests samples, and keeps the last result.
 
-    `ask` sends a request to every worker that takes part, and returns these; `call_soon` lets it do so on the network
+    `request` sends a message to every registered worker, and returns their numbers; `call_soon` runs it on the network
     thread.
 
     >>> from headgate.config import Settings
     >>> from headgate.graph.plan import Plan, Vertex
     >>> plan = Plan("1", "etl", (Vertex(0, "words", 1, 128, (), inputs=0),), (), workers=1, settings=Settings())
-    >>> Sampling(plan, call_soon=print, ask=print).pressure()
+    >>> StackSampling(plan, call_soon=print, request=print).pressure()
     Traceback (most recent call last):
     headgate.errors.HeadgateError: job 'etl' has not begun: there is nothing to sample yet
     """
@@ -52,20 +52,20 @@ class Sampling:
         plan: Plan,
         *,
         call_soon: Callable[[Callable[[], object]], object],
-        ask: Callable[[Sample], Iterable[int]],
+        request: Callable[[SampleStacks], Iterable[int]],
         warn: Callable[[str], object] = lambda _: None,
         late_s: float = _LATE_S,
     ) -> None:
         self._call_soon = call_soon
         self._plan = plan
         self._settings = plan.settings.backpressure
-        self._ask = ask
+        self._request = request
         self._warn = warn
         self._late_s = late_s
-        self._changed = threading.Condition()  # of all below
+        self._changed = threading.Condition()  # guards all below
         self._begun = False
         self._over = False
-        self._issued = 0  # requests
+        self._issued = 0  # number of requests
         self._round: _Round | None = None
         self._last: Pressure | None = None
         self._last_request = 0
@@ -73,19 +73,19 @@ class Sampling:
 
     @property
     def last(self) -> Pressure | None:
-        """What was found last."""
+        """The last result."""
         return self._last
 
     def pressure(self, *, refresh: bool = False) -> Pressure:
-        """Sample, unless what was found last is still good; of a job that is over, what was found last.
+        """Return the last result if it is recent or the job is over; otherwise sample. Blocks for a round.
 
         Raises:
-            HeadgateError: the job has not begun, or is over and nobody had asked before; or no worker answers.
+            HeadgateError: the job has not begun, or is over without a result; or no worker answers.
         """
         with self._changed:
             if self._round is not None and time.monotonic() > self._round.deadline_s:
-                self._end_locked(self._round)  # whoever wanted it has given up waiting
-            found = self._kept_locked(refresh=refresh)
+                self._end_locked(self._round)  # its caller was interrupted
+            found = self._recent_locked(refresh=refresh)
             if found is not None:
                 return found
             one, starts = self._round, self._round is None
@@ -101,24 +101,24 @@ class Sampling:
             self._warn(f"no samples of worker {', '.join(map(str, missing[:20]))} came in time")
         return self._found(one)
 
-    def _kept_locked(self, *, refresh: bool) -> Pressure | None:
-        """What can be given at once."""
+    def _recent_locked(self, *, refresh: bool) -> Pressure | None:
+        """Return the last result if it answers the call."""
         if not self._begun:
             raise HeadgateError(f"job {self._plan.name!r} has not begun: there is nothing to sample yet")
         if self._over and self._last is None:
-            raise HeadgateError(f"job {self._plan.name!r} is over, and nobody had its tasks sampled while it ran")
+            raise HeadgateError(f"job {self._plan.name!r} is over, and its tasks were not sampled while it ran")
         fresh = not refresh and time.monotonic() < self._good_until_s
         return self._last if fresh or self._over else None
 
     def _new_locked(self) -> _Round:
         self._issued += 1
         settings = self._settings
-        request = Sample(self._issued, settings.samples, max(1, round(settings.delay.ms)))
+        request = SampleStacks(self._issued, settings.samples, max(1, round(settings.delay.ms)))
         length_s = request.samples * request.delay_ms / 1000
         return _Round(request, time.monotonic() + length_s + self._late_s)
 
     def _found(self, one: _Round) -> Pressure:
-        """The result of a round that is over, made by the first who needs it."""
+        """Return the result of a round that is over; the first caller computes it."""
         with one.lock:
             if one.result is None:
                 request = one.request
@@ -133,37 +133,37 @@ class Sampling:
                 return one.result
             if self._over and self._last is not None:
                 return self._last
-        ends = self._over or not one.asked
+        ends = self._over or not one.requested
         state = "ended before its samples came" if ends else "has no worker that answered in time"
         raise HeadgateError(f"job {self._plan.name!r} {state}")
 
     # On the network thread.
 
     def begun(self) -> None:
-        """All workers were told to begin."""
+        """Allow sampling: all tasks are deployed."""
         self._begun = True
 
     def _begin(self, one: _Round) -> None:
-        asked = frozenset() if one.over else frozenset(self._ask(one.request))
+        workers = frozenset() if one.over else frozenset(self._request(one.request))
         with self._changed:
-            one.asked, one.missing = asked, set(asked)
+            one.requested, one.missing = workers, set(workers)
             if not one.missing:
                 self._end_locked(one)
 
-    def answered(self, worker: int, answer: Sampled) -> None:
-        """A worker has answered.
+    def answered(self, worker: int, answer: StackSamples) -> None:
+        """Add the answer of a worker.
 
         Raises:
-            RemoteProtocolError: it was not asked that, or says what cannot be.
+            RemoteProtocolError: it was not requested, or its numbers do not fit.
         """
         with self._changed:
             one = self._round
             if not 0 < answer.request <= self._issued:
-                raise RemoteProtocolError(f"worker {worker} sends samples that nobody has asked for")
+                raise RemoteProtocolError(f"worker {worker} sends samples that were not requested")
             if one is None or one.request.request != answer.request:
                 return  # too late
-            if worker not in one.asked or worker in one.answers:
-                raise RemoteProtocolError(f"worker {worker} sends samples twice, or without being asked")
+            if worker not in one.requested or worker in one.answers:
+                raise RemoteProtocolError(f"worker {worker} sends samples twice, or without a request")
         self._check(worker, answer, one.request)
         with self._changed:
             if not one.over:
@@ -173,11 +173,11 @@ class Sampling:
                     self._end_locked(one)
 
     def over(self) -> None:
-        """The job is over: nobody is asked again."""
+        """End the current round, and all sampling: the job is over."""
         with self._changed:
             self._begun = self._over = True
             if self._round is not None:
-                self._round.missing.clear()  # that is nobody's fault
+                self._round.missing.clear()  # the workers are not late: no warning
                 self._end_locked(self._round)
 
     def _end_locked(self, one: _Round) -> None:
@@ -186,7 +186,7 @@ class Sampling:
             self._round = None
         self._changed.notify_all()
 
-    def _check(self, worker: int, answer: Sampled, request: Sample) -> None:
+    def _check(self, worker: int, answer: StackSamples, request: SampleStacks) -> None:
         plan = self._plan
         seen = set()
         for one in answer.subtasks:
@@ -200,28 +200,28 @@ class Sampling:
 
 
 class _Round:
-    """One request to all workers. `lock` is of `result`; all else belongs to whoever has the lock of `Sampling`."""
+    """One request to all workers. `lock` guards `result`; the condition of `StackSampling` guards all else."""
 
-    def __init__(self, request: Sample, deadline_s: float) -> None:
+    def __init__(self, request: SampleStacks, deadline_s: float) -> None:
         self.request = request
         self.deadline_s = deadline_s
-        self.asked: frozenset[int] = frozenset()  # workers
-        self.missing: set[int] = set()  # of these, who has not answered
-        self.answers: dict[int, Sampled] = {}
+        self.requested: frozenset[int] = frozenset()  # workers
+        self.missing: set[int] = set()  # workers that have not answered
+        self.answers: dict[int, StackSamples] = {}
         self.over = False
         self.lock = threading.Lock()
         self.result: Pressure | None = None
 
 
 def _plausible(one: SubtaskSamples, samples: int) -> bool:
-    """Whether a task's figures can be what they say."""
+    """Return True if the numbers of a task fit together."""
     parts_fit = one.idle >= 0 and one.back_pressured >= 0 and one.idle + one.back_pressured <= one.taken <= samples
     if not parts_fit or len(one.stacks) > MAX_STACKS:
         return False
     return all(map(_plausible_stack, one.stacks)) and sum(stack.count for stack in one.stacks) <= one.taken
 
 
-def _plausible_stack(one: StackCount) -> bool:
+def _plausible_stack(one: Stack) -> bool:
     counts_fit = one.idle >= 0 and one.back_pressured >= 0 and one.idle + one.back_pressured <= one.count
     texts_fit = all(len(text) <= _MAX_TEXT for text in (one.operator, *one.frames))
     return counts_fit and texts_fit and len(one.frames) <= MAX_FRAMES

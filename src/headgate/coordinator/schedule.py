@@ -1,12 +1,12 @@
-"""What a job in BATCH runs next: which regions have finished, where their partitions are, and what a failure costs.
+"""Which regions of a BATCH job run next: which have finished, where their partitions are, and what a failure causes.
 
-A state machine without threads, clocks or messages: the coordinator tells it what has happened, on its network thread,
-and does what it answers. One `Schedule` per attempt; the next attempt's is made of it by `renew`.
+A state machine without threads, clocks or messages: the coordinator reports events to it, on its network thread, and
+carries out its answers. There is one `RegionSchedule` per attempt; `renew` makes that of the next.
 
-Invariants: a worker runs one region at a time; a region runs only when all its inputs are there, and a sink in the
-driver only when everything else has finished; a partition is given up only when all its readers have finished; what a
-run says that is not its region's current one changes nothing; of each partition there is one version that counts, and
-all who have read another are run again.
+Invariants: a worker runs one region at a time; a region runs only when all its inputs exist, and a sink in the driver
+only when everything else has finished; a partition is released only when all its readers have finished; reports of a
+run that is not its region's current one change nothing; of each partition one version counts, and regions that have
+read another version run again.
 """
 
 from __future__ import annotations
@@ -17,33 +17,29 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from headgate.graph.plan import Partition  # noqa: TC001 - a field's type
-from headgate.graph.regions import Lane, Region
+from headgate.graph.regions import PartitionGroup, Region
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headgate.graph.regions import Regions
 
-__all__ = ["Schedule", "Start", "Verdict"]
+__all__ = ["FailureResponse", "RegionSchedule", "RegionStart"]
 
 
-class Verdict(Enum):
-    """What is to be done about a failure.
+class FailureResponse(Enum):
+    """What the coordinator does after a failure."""
 
-    >>> Verdict.AGAIN.value
-    'the region is run again where it was'
-    """
-
-    NOTHING = "it matters to nobody"
-    AGAIN = "the region is run again where it was"
-    NEW_ATTEMPT = "everybody leaves, and new workers go on from what has finished"
-    GIVE_UP = "the job fails"
+    IGNORE = "it has no effect"
+    RETRY = "the region runs again in the same worker"
+    NEW_ATTEMPT = "all workers leave, and new ones continue from the finished regions"
+    FAIL_JOB = "the job fails"
 
 
-class Start(NamedTuple):
-    """A region that is to be deployed now.
+class RegionStart(NamedTuple):
+    """A region to deploy now.
 
-    >>> Start(Region(1, 0), run=1, worker=0, places={}).run
+    >>> RegionStart(Region(1, 0), run=1, worker=0, places={}).run
     1
     """
 
@@ -54,22 +50,22 @@ class Start(NamedTuple):
 
 
 class _State(Enum):
-    WAITING = "has to be run"
-    RUNNING = "is being run"
-    FINISHED = "what it wrote counts"
+    WAITING = "must run"
+    RUNNING = "runs"
+    FINISHED = "its partitions are valid"
 
 
 @dataclass(slots=True)
-class _Standing:
+class _RegionRecord:
     """What is known of a region."""
 
     state: _State = _State.WAITING
-    runs: int = 0  # that were begun
+    runs: int = 0  # runs that were started
     failures: int = 0
-    host: str = ""  # of FINISHED: the machine that has its outputs
+    host: str = ""  # if FINISHED: the machine that has its partitions
 
 
-class Schedule:
+class RegionSchedule:
     """The regions of one attempt at a job.
 
     >>> from headgate.config import Settings
@@ -78,13 +74,13 @@ class Schedule:
     >>> vertices = Vertex(0, "words", 1, 128, (), inputs=0), Vertex(1, "count", 1, 128, ())
     >>> by_word = Exchange(0, producer=0, operator=0, consumer=1, ship=Ship(ShipKind.HASH), blocking=True)
     >>> plan = Plan("1", "word count", vertices, (by_word,), workers=1, settings=Settings(), batch=True)
-    >>> schedule = Schedule(Regions(plan), attempts=3)
+    >>> schedule = RegionSchedule(Regions(plan), attempts=3)
     >>> schedule.begin()
     []
     >>> schedule.starts()
-    [Start(region=Region(stage=0, subtask=0), run=1, worker=0, places={})]
+    [RegionStart(region=Region(stage=0, subtask=0), run=1, worker=0, places={})]
     >>> schedule.failed(Region(0, 0), 1), schedule.starts()[0].run
-    (<Verdict.AGAIN: 'the region is run again where it was'>, 2)
+    (<FailureResponse.RETRY: 'the region runs again in the same worker'>, 2)
     >>> schedule.finished(Region(0, 0), 2)
     []
     >>> [(start.region.stage, start.places) for start in schedule.starts()]
@@ -96,78 +92,81 @@ class Schedule:
     def __init__(self, regions: Regions, *, attempts: int) -> None:
         self._regions = regions
         self._attempts = attempts
-        self._standing = {region: _Standing() for region in regions.all()}
-        self._vain = 0  # attempts that ended with the loss of an idle worker, since a region has finished
-        # From here on, what belongs to one attempt.
+        self._records = {region: _RegionRecord() for region in regions.all()}
+        # Attempts since the last finished region that ended with the loss of an idle worker while others ran.
+        self._futile = 0
+        # The fields below belong to one attempt.
         self._hosts: dict[int, str] = {}
         self._found: dict[Partition, list[int]] = {}
         self._lost: set[int] = set()
         self._begun = False
-        self._ended = False  # somebody was lost, or the job fails: nothing more is started
+        self.ran = False
+        """True once a region was started in this attempt."""
+        self._ended = False  # a worker was lost, or the job fails: nothing more is started
         self._busy: dict[int, Region] = {}  # by worker
-        self._ready: defaultdict[int, set[Region]] = defaultdict(set)  # by worker: inputs are there, it is not running
+        self._ready: defaultdict[int, set[Region]] = defaultdict(set)  # by worker: regions with all inputs
         self._places: dict[Partition, int] = {}
-        self._absent: dict[Lane, int] = {}  # partitions that are not there
-        self._unread: dict[Lane, int] = {}  # readers that have not finished
-        self._waits: dict[Region, int] = {}  # lanes that it reads and that are not complete
-        self._unfinished = set(self._standing)
-        self._left = 0  # of these, all but sinks in the driver
+        self._absent: dict[PartitionGroup, int] = {}  # partitions that do not exist yet
+        self._unread: dict[PartitionGroup, int] = {}  # readers that have not finished
+        self._waits: dict[Region, int] = {}  # incomplete groups of partitions that it reads
+        self._unfinished = set(self._records)
+        self._left = 0  # unfinished regions except sinks in the driver
         self._again: tuple[Region, ...] = ()
         self._exhausted: Region | None = None
 
-    # An attempt begins.
+    # The start of an attempt.
 
     def found(self, worker: int, partitions: Iterable[Partition], *, host: str = "") -> None:
-        """A worker is there, and has these partitions of earlier attempts on its disks. Before `begin`.
+        """Add a worker and the partitions of earlier attempts that are on its disks. Before `begin`.
 
-        Several may find the same: those on one machine share its disks. `host` is what tells machines apart.
+        Workers on one machine share its disks and find the same partitions. `host` identifies the machine.
         """
-        assert not self._begun, "workers come before it begins"
+        assert not self._begun, "workers are added before begin()"
         self._hosts[worker] = host
         for partition in partitions:
             if self._regions.knows(partition):
                 self._found.setdefault(partition, []).append(worker)
 
     def begin(self) -> list[tuple[int, Partition]]:
-        """All workers are there: decide what has to be run.
+        """Decide which regions must run: all workers are registered.
 
         Returns:
-            What is on disks and does not count, and who has to remove it, before anything is started there.
+            Workers and the invalid partitions that each must remove before anything is started there.
         """
-        assert not self._begun, "it begins once"
+        assert not self._begun, "begin() is called once"
         self._begun = True
         again = self._unfinished = self._to_run()
-        self._again = tuple(sorted(region for region in again if self._standing[region].runs))
+        self._again = tuple(sorted(region for region in again if self._records[region].runs))
         self._left = sum(not self._is_last(region) for region in again)
-        for region, one in self._standing.items():
-            lanes = self._regions.lanes(region)
-            self._waits[region] = len(lanes)
-            for lane in lanes:
-                self._absent[lane] = len(lane.partitions)
-                self._unread[lane] = self._unread.get(lane, 0) + (region in again)
+        for region, one in self._records.items():
+            groups = self._regions.input_groups(region)
+            self._waits[region] = len(groups)
+            for group in groups:
+                self._absent[group] = len(group.partitions)
+                self._unread[group] = self._unread.get(group, 0) + (region in again)
             if region in again:
                 one.state = _State.WAITING
-                if not lanes:
+                if not groups:
                     self._ready[self._regions.worker(region)].add(region)
-        return self._take_stock()
+        return self._place_found()
 
     def _to_run(self) -> set[Region]:
-        """What has not finished, what that needs and is lost, and what has read a version that is then replaced."""
+        """Return the unfinished regions, the producers of lost inputs, and the readers of partitions written again."""
         regions = self._regions
         again, ahead = set(self._unfinished), deque(self._unfinished)
-        looked_at, replaced = set[Lane](), set[Lane]()
+        visited, replaced = set[PartitionGroup](), set[PartitionGroup]()
         while ahead:
             region = ahead.popleft()
             wanted: list[Region] = []
-            for lane in set(regions.lanes(region)) - looked_at:
-                looked_at.add(lane)
-                wanted += [regions.producer(one) for one in lane.partitions if not self._keepers(one)]
-            if self._standing[region].state is _State.FINISHED:  # what a second run writes may be distributed otherwise
-                for lane in {regions.lane(output) for output in regions.outputs(region)} - replaced:
-                    replaced.add(lane)
-                    # What was fetched to the driver was read by one task from one version of everything: it is right.
-                    wanted += [one for one in lane.readers if not regions.stages[one.stage].in_driver]
-            if regions.has_feed(region.stage):  # new workers get the host's records in other portions
+            for group in set(regions.input_groups(region)) - visited:
+                visited.add(group)
+                wanted += [regions.producer(one) for one in group.partitions if not self._workers_with(one)]
+            if self._records[region].state is _State.FINISHED:  # a second run may distribute records differently
+                for group in {regions.group_of(output) for output in regions.outputs(region)} - replaced:
+                    replaced.add(group)
+                    # A task in the driver has read one version of all partitions: its result is valid.
+                    wanted += [one for one in group.readers if not regions.stages[one.stage].in_driver]
+            if regions.has_feed(region.stage):  # the host distributes its records differently to new workers
                 wanted += regions.of_stage(region.stage)
             for one in wanted:
                 if one not in again:
@@ -175,42 +174,42 @@ class Schedule:
                     ahead.append(one)
         return again
 
-    def _keepers(self, partition: Partition) -> list[int]:
-        """Who has the version of a partition that counts: other machines may have kept an older one."""
-        made = self._standing[self._regions.producer(partition)]
+    def _workers_with(self, partition: Partition) -> list[int]:
+        """Return the workers that have the valid version of a partition; other machines may have an older one."""
+        made = self._records[self._regions.producer(partition)]
         if made.state is not _State.FINISHED:
             return []
         return [worker for worker in self._found.get(partition, ()) if self._hosts[worker] == made.host]
 
-    def _take_stock(self) -> list[tuple[int, Partition]]:
-        """Place what counts; returns what does not."""
+    def _place_found(self) -> list[tuple[int, Partition]]:
+        """Record the locations of valid partitions. Return the invalid ones with the workers that must remove them."""
         removed: list[tuple[int, Partition]] = []
         for partition, finders in sorted(self._found.items()):
-            own, keepers = self._regions.worker(self._regions.producer(partition)), self._keepers(partition)
-            if keepers and self._unread[self._regions.lane(partition)]:
+            own, keepers = self._regions.worker(self._regions.producer(partition)), self._workers_with(partition)
+            if keepers and self._unread[self._regions.group_of(partition)]:
                 self._place(partition, own if own in keepers else keepers[0])
-            elif self._standing[self._regions.producer(partition)].state is _State.FINISHED:
+            elif self._records[self._regions.producer(partition)].state is _State.FINISHED:
                 removed += [(worker, partition) for worker in finders]
             elif own in finders:
-                # Nobody else: it could remove what its own worker has written by then. What others keep never counts.
+                # Only the own worker: another could remove the file after this run has written it again.
                 removed.append((own, partition))
         return removed
 
     @property
     def again(self) -> tuple[Region, ...]:
-        """What is run in this attempt although it was begun before: for people."""
+        """The regions that run again in this attempt; for the event log."""
         return self._again
 
     @property
     def places(self) -> dict[Partition, int]:
-        """What is there and still to be read, and who has it."""
+        """The partitions that are still to be read, and the worker of each."""
         return dict(self._places)
 
-    # What can be started.
+    # Starting regions.
 
-    def starts(self) -> list[Start]:
-        """The regions that are to be deployed now; they count as running from here on."""
-        assert self._begun, "it has begun"
+    def starts(self) -> list[RegionStart]:
+        """Return the regions to deploy now, and count them as running."""
+        assert self._begun, "begin() was called"
         if self._ended:
             return []
         starts = []
@@ -221,36 +220,39 @@ class Schedule:
         return starts
 
     def _rank(self, region: Region) -> tuple[int, int]:
-        """What goes first: late stages, so that partitions can soon be removed; sources last, in their order.
+        """Return the sort key: late stages first, so partitions are soon removed; sources last, in their order.
 
-        Fed sources of a worker share one stream, which has the records of the first source first.
+        Sources of one worker that read from the host share one stream, with the records of the first source first.
         """
         return (1, region.stage) if self._regions.is_source(region.stage) else (0, -region.stage)
 
-    def _start(self, worker: int, region: Region) -> Start:
-        one = self._standing[region]
+    def _start(self, worker: int, region: Region) -> RegionStart:
+        one = self._records[region]
         one.state, one.runs = _State.RUNNING, one.runs + 1
+        self.ran = True
         self._busy[worker] = region
         self._ready[worker].discard(region)
-        return Start(region, one.runs, worker, {part: self._places[part] for part in self._regions.inputs(region)})
+        return RegionStart(
+            region, one.runs, worker, {part: self._places[part] for part in self._regions.inputs(region)}
+        )
 
     @property
     def running(self) -> dict[Region, int]:
-        """What is running, with the number of its run."""
-        return {region: self._standing[region].runs for region in self._busy.values()}
+        """The running regions, with the number of their run."""
+        return {region: self._records[region].runs for region in self._busy.values()}
 
     @property
     def unfinished(self) -> frozenset[Region]:
-        """What is running or has to be run."""
+        """The regions that run or must run."""
         return frozenset(self._unfinished)
 
     @property
     def over(self) -> bool:
-        """Whether everything has finished."""
+        """Return True if all regions have finished."""
         return not self._unfinished
 
     def needs(self, worker: int) -> bool:
-        """Whether a worker has something to run still, or has what others are going to read."""
+        """Return True if a worker still has a region to run, or a partition to be read."""
         return worker in self._places.values() or worker in map(self._regions.worker, self._unfinished)
 
     @property
@@ -258,78 +260,82 @@ class Schedule:
         """The region that has failed too often, if that is why the job fails."""
         return self._exhausted
 
-    # What has happened.
+    # Events.
 
     def finished(self, region: Region, run: int) -> list[tuple[int, Partition]]:
-        """A run is over and everything it wrote can be read.
+        """Record that a run has finished, with all its partitions readable.
 
         Returns:
-            Partitions that nobody is going to read any more, and who has them.
+            Workers and their partitions that have no reader any more.
         """
         if not self._is_current(region, run):
             return []
-        worker, one = self._regions.worker(region), self._standing[region]
+        worker, one = self._regions.worker(region), self._records[region]
         del self._busy[worker]
         one.state, one.host = _State.FINISHED, self._hosts.get(worker, "")
-        self._vain = 0
+        self._futile = 0
         self._unfinished.discard(region)
         self._left -= not self._is_last(region)
-        lanes = self._regions.lanes(region)
-        for lane in lanes:
-            self._unread[lane] -= 1
+        groups = self._regions.input_groups(region)
+        for group in groups:
+            self._unread[group] -= 1
         outputs = self._regions.outputs(region)
         for partition in outputs:
             self._place(partition, worker)
-        read = [part for lane in lanes if not self._unread[lane] for part in lane.partitions]
-        unwanted = [part for part in outputs if not self._unread[self._regions.lane(part)]]
+        read = [part for group in groups if not self._unread[group] for part in group.partitions]
+        unwanted = [part for part in outputs if not self._unread[self._regions.group_of(part)]]
         return [(self._places.pop(part), part) for part in (*read, *unwanted)]
 
-    def failed(self, region: Region, run: int) -> Verdict:
-        """A run has failed, and nothing of it is left in its worker, which is still there.
+    def failed(self, region: Region, run: int) -> FailureResponse:
+        """Record that a run has failed, with nothing of it left in its worker, which is still connected.
 
-        After somebody was lost, and everybody was told to leave, nobody is blamed for not having finished.
+        Ignored after the loss of a worker: the attempt ends, and this run was cancelled with it.
         """
         if not self._is_current(region, run) or self._ended:
-            return Verdict.NOTHING
+            return FailureResponse.IGNORE
         del self._busy[self._regions.worker(region)]
-        again = Verdict.NEW_ATTEMPT if self._regions.has_feed(region.stage) else Verdict.AGAIN
-        verdict = again if self._count_failure(region) else Verdict.GIVE_UP
-        self._ended = verdict is not Verdict.AGAIN
-        return verdict
+        again = FailureResponse.NEW_ATTEMPT if self._regions.has_feed(region.stage) else FailureResponse.RETRY
+        response = again if self._count_failure(region) else FailureResponse.FAIL_JOB
+        self._ended = response is not FailureResponse.RETRY
+        return response
 
-    def lost(self, worker: int) -> Verdict:
-        """A worker is gone, with whatever it was running; what it has finished may be found again by others."""
+    def lost(self, worker: int) -> FailureResponse:
+        """Record the loss of a worker and of the region that it ran. Another worker may find its finished partitions.
+
+        An attempt in which nothing was started does not count: probably the host had too few slots. The caller limits
+        the time of such attempts.
+        """
         if worker in self._lost or not self.needs(worker):
-            return Verdict.NOTHING
+            return FailureResponse.IGNORE
         self._lost.add(worker)
         region = self._busy.pop(worker, None)
         if region is not None:
-            may_go_on = self._count_failure(region)
+            may_continue = self._count_failure(region)
         else:
-            self._vain += not self._ended
-            may_go_on = self._vain < self._attempts
+            self._futile += self.ran and not self._ended
+            may_continue = self._futile < self._attempts
         self._ended = True
-        return Verdict.NEW_ATTEMPT if may_go_on else Verdict.GIVE_UP
+        return FailureResponse.NEW_ATTEMPT if may_continue else FailureResponse.FAIL_JOB
 
-    def renew(self) -> Schedule:
-        """The schedule of the next attempt: it knows what has finished and how often each region has failed.
+    def renew(self) -> RegionSchedule:
+        """Return the schedule of the next attempt, with the finished regions and the number of failures of each.
 
-        What is running is not held to have failed. Where partitions are is learnt anew, by `found`.
+        Running regions do not count as failed. The locations of partitions are added by `found` again.
         """
-        renewed = Schedule(self._regions, attempts=self._attempts)
-        renewed._vain, renewed._unfinished = self._vain, set(self._unfinished)
-        for region, one in self._standing.items():
+        renewed = RegionSchedule(self._regions, attempts=self._attempts)
+        renewed._futile, renewed._unfinished = self._futile, set(self._unfinished)
+        for region, one in self._records.items():
             state = _State.WAITING if region in self._unfinished else _State.FINISHED
-            renewed._standing[region] = replace(one, state=state)
+            renewed._records[region] = replace(one, state=state)
         return renewed
 
     def _is_current(self, region: Region, run: int) -> bool:
-        one = self._standing.get(region)
+        one = self._records.get(region)
         return one is not None and one.state is _State.RUNNING and one.runs == run
 
     def _count_failure(self, region: Region) -> bool:
-        """Whether it may be tried again. What a sink in the driver has done cannot be undone: it is tried once."""
-        one = self._standing[region]
+        """Count a failure. Return True if the region may run again; a sink in the driver runs only once."""
+        one = self._records[region]
         one.state, one.failures = _State.WAITING, one.failures + 1
         if one.failures < self._attempts and not self._is_last(region):
             self._ready[self._regions.worker(region)].add(region)
@@ -339,9 +345,9 @@ class Schedule:
 
     def _place(self, partition: Partition, worker: int) -> None:
         self._places[partition] = worker
-        lane = self._regions.lane(partition)
-        self._absent[lane] -= 1
-        for reader in lane.readers if not self._absent[lane] else ():
+        group = self._regions.group_of(partition)
+        self._absent[group] -= 1
+        for reader in group.readers if not self._absent[group] else ():
             self._waits[reader] -= 1
             if not self._waits[reader] and reader in self._unfinished:
                 self._ready[self._regions.worker(reader)].add(reader)

@@ -1,11 +1,11 @@
-"""The live view of a job in the terminal: a line per vertex, below whatever else is printed.
+"""The progress of a job in the terminal: a line per vertex, below all other output.
 
-`show_progress` is for whoever waits for a job. It draws from a thread of its own, on stderr, and only if that is a
-terminal. What others write to stdout or stderr meanwhile first takes the view away, and passes through unchanged; the
-view comes back with its next tick. The cursor is never hidden, so there is nothing to restore after a hard end.
+`show_progress` draws on stderr from a thread of its own, and only if stderr is a terminal. Other output to stdout or
+stderr first erases the view and then passes through unchanged; the next tick draws the view again. The cursor is never
+hidden, so nothing has to be restored after a crash.
 
-Invariants: the view is the last thing in the terminal or not there; after `show_progress` it is gone, and `sys.stdout`
-and `sys.stderr` are what they were.
+Invariants: the view is the last output in the terminal, or absent; after `show_progress` it is erased, and `sys.stdout`
+and `sys.stderr` are restored.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from headgate.control.messages import TaskState
 from headgate.observe.status import JobStatus
-from headgate.worker.messages import TaskState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,13 +32,13 @@ __all__ = ["count_text", "progress_table", "show_progress"]
 
 _TICK_S: Final = 0.25
 _BAR: Final = 10  # characters
-_BUSY_ENOUGH: Final = 0.5  # from this share on a task is busy, or held back
+_BUSY_ENOUGH: Final = 0.5  # from this share on a vertex is shown as busy or back-pressured
 _UNITS: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 @contextmanager
 def show_progress(job: Job, *, enabled: bool | None = None, stream: TextIO | None = None) -> Iterator[None]:
-    """Show how a job goes, as long as the block lasts. None: if stderr is a terminal that can move its cursor.
+    """Show a job's progress inside a `with` block. `enabled` None: if stderr is a terminal that can move its cursor.
 
     >>> with show_progress(None, enabled=False):
     ...     print("quiet")
@@ -59,7 +59,7 @@ def show_progress(job: Job, *, enabled: bool | None = None, stream: TextIO | Non
 
 
 def count_text(number: float) -> str:
-    """A number in at most five characters.
+    """Return a number in at most five characters.
 
     >>> [count_text(one) for one in (0, 9.6, 999, 1000, 25_400, 999_999, 1.5e6, 2e9)]
     ['0', '10', '999', '1.0k', '25k', '1.0M', '1.5M', '2.0G']
@@ -72,7 +72,7 @@ def count_text(number: float) -> str:
 
 
 def progress_table(progress: Progress, max_rows: int) -> Table:
-    """The view: a heading and a line for each vertex, as many as there is room for.
+    """Return the view: a heading and a line for each vertex, at most `max_rows`.
 
     >>> from headgate.observe.progress import Progress, VertexProgress
     >>> from headgate.observe.status import JobStatus
@@ -85,7 +85,7 @@ def progress_table(progress: Progress, max_rows: int) -> Table:
     etl: running, 5 s      in/s  out/s
     words              2      0   1.5k  ━━━        busy 30 %
     """
-    from rich.table import Table  # noqa: PLC0415 - only a terminal pays for importing it
+    from rich.table import Table  # noqa: PLC0415 - imported only for a terminal
     from rich.text import Text  # noqa: PLC0415
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
@@ -106,13 +106,15 @@ def progress_table(progress: Progress, max_rows: int) -> Table:
 
 
 def _bar(vertex: VertexProgress) -> Any:
-    """How busy a vertex is: green, yellow where a task has no time to spare, red where its output is held back."""
+    """Return a bar: green, yellow if a task is mostly busy, red if a task is mostly back-pressured."""
     from rich.text import Text  # noqa: PLC0415
 
     if vertex.state is not TaskState.RUNNING:
         return Text(str(vertex.state), style="red" if vertex.state is TaskState.FAILED else "dim")
     if vertex.max_back_pressured >= _BUSY_ENOUGH:
         share, colour, word = vertex.back_pressured, "red", "back-pressured"
+    elif vertex.waiting > max(vertex.busy, vertex.idle):
+        share, colour, word = vertex.waiting, "yellow", "waiting"
     else:
         share, colour, word = vertex.busy, "yellow" if vertex.max_busy >= _BUSY_ENOUGH else "green", "busy"
     filled = min(_BAR, round(share * _BAR))
@@ -120,44 +122,44 @@ def _bar(vertex: VertexProgress) -> Any:
 
 
 class _View:
-    """What is drawn, and what it has to make way for."""
+    """The view on the screen, and its thread."""
 
     def __init__(self, job: Job, stream: TextIO) -> None:
         self._job = job
         self._stream = stream
-        self._lock = threading.RLock()  # a writer may be interrupted by one on its own thread: a signal, a destructor
-        self._lines = 0  # of the view, as it stands there
-        self._mid_line = False  # somebody has begun a line below which the view would cut
+        self._lock = threading.RLock()  # a signal handler or a finalizer may write while this thread writes
+        self._lines = 0  # of the view on the screen
+        self._mid_line = False  # other output has begun a line that the view would cut
         self._closed = threading.Event()
         self._console: Console | None = None
         self._thread = threading.Thread(target=self._run, name="headgate-progress", daemon=True)
-        self._replaced: list[tuple[str, TextIO, _Passing]] = []
+        self._replaced: list[tuple[str, TextIO, _StreamProxy]] = []
 
     def start(self) -> None:
-        from rich.console import Console  # noqa: PLC0415 - only a terminal pays for importing it
+        from rich.console import Console  # noqa: PLC0415 - imported only for a terminal
 
         self._console = Console(file=self._stream, force_terminal=True, highlight=False)
         for name in ("stdout", "stderr"):
             real: TextIO = getattr(sys, name)
             if real.isatty():
-                passing = _Passing(self, real)
-                self._replaced.append((name, real, passing))
-                setattr(sys, name, passing)
+                proxy = _StreamProxy(self, real)
+                self._replaced.append((name, real, proxy))
+                setattr(sys, name, proxy)
         self._thread.start()
 
     def close(self) -> None:
-        """Take the view away. Also safe after a `start` that was interrupted."""
+        """Erase the view. Also safe after a `start` that was interrupted."""
         self._closed.set()
         if self._thread.ident is not None:
             self._thread.join()
         with self._lock, suppress(OSError, ValueError):
             self._erase()
-        for name, real, passing in self._replaced:
-            if getattr(sys, name) is passing:  # else somebody has replaced it since, and may still write to ours
+        for name, real, proxy in self._replaced:
+            if getattr(sys, name) is proxy:  # else other code has replaced it since, and may still write to the proxy
                 setattr(sys, name, real)
 
     def pass_through(self, text: str, real: TextIO) -> int:
-        """Somebody else writes to the terminal."""
+        """Write other output to the terminal, above the view."""
         with self._lock:
             self._erase()
             if text:
@@ -165,7 +167,7 @@ class _View:
             return real.write(text)
 
     def tick(self) -> None:
-        """Draw what there is now, if there is a place for it."""
+        """Draw the current progress, unless other output has begun a line."""
         with self._lock:
             if not self._mid_line and not self._job.status.over:
                 self._draw()
@@ -174,12 +176,12 @@ class _View:
         while not self._closed.wait(_TICK_S):
             try:
                 self.tick()
-            except (OSError, ValueError):  # the terminal has gone: nobody looks any more
+            except (OSError, ValueError):  # the terminal is closed
                 return
 
     def _draw(self) -> None:
         console = self._console
-        assert console is not None, "the thread was started after it was made"
+        assert console is not None, "start() makes it before the thread"
         with console.capture() as captured:
             console.print(progress_table(self._job.last_progress, max(1, console.height - 2)), crop=True)
         text = captured.get()
@@ -196,8 +198,8 @@ class _View:
                 self._stream.flush()
 
 
-class _Passing:
-    """Stands in for `sys.stdout` or `sys.stderr` while there is a view."""
+class _StreamProxy:
+    """Replaces `sys.stdout` or `sys.stderr` while the view is shown."""
 
     def __init__(self, view: _View, real: TextIO) -> None:
         self._view = view

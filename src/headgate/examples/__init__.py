@@ -1,7 +1,7 @@
 """Pipelines to read, run and copy; `headgate examples` lists and runs them.
 
-Each is a module with a function `main(env=None, ...)`: it builds its pipeline in the environment that it is given, on
-Spark or local, runs it, and returns what comes out. They use the public API only: `import headgate as hg`.
+Each is a module with a function `main(env=None, ...)`: it builds its pipeline in the given environment, on Spark or
+local, runs it, and returns the results. They use the public API only: `import headgate as hg`.
 """
 
 from importlib import import_module
@@ -21,7 +21,7 @@ EXAMPLES = {
 
 
 def describe(name: str) -> str:
-    """What an example shows, in one line.
+    """Return the first line of an example's docstring.
 
     >>> describe("word_count")
     'Word count: how often does each word occur in a text?'

@@ -1,10 +1,9 @@
-"""Async enrichment: ask a slow service about every record, many at a time.
+"""Async enrichment: call a slow service for every record, many calls at a time.
 
     $ python -m headgate.examples.async_enrichment
 
-Shows: `map_async`. Each subtask has an event loop and keeps up to `capacity` calls on their way; when all of them are
-taken it accepts no more records, and the source slows down. A thousand calls of 10 ms take a second one by one, and
-here some tens of milliseconds.
+Shows: `map_async`. Each subtask has an event loop and up to `capacity` calls under way; at that number it accepts no
+more records, and the source slows down.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ CITIES = ["Aachen", "Bergen", "Cork", "Delft", "Evora", "Faenza", "Ghent"]
 
 
 class Order(NamedTuple):
-    """Somebody has ordered something."""
+    """An order of a customer."""
 
     id: int
     customer: int
 
 
 class Shipment(NamedTuple):
-    """An order, and where it goes."""
+    """An order and its destination."""
 
     order: int
     customer: int
@@ -37,33 +36,33 @@ class Shipment(NamedTuple):
 
 
 class Registry:
-    """Stands for a client of some service or database on the network."""
+    """Stands for the client of a service or database on the network."""
 
     async def city_of(self, customer: int) -> str:
-        """Some take longer than others."""
+        """Return the city of a customer, after up to 8 ms."""
         await asyncio.sleep(0.002 * (customer % 5))
         return CITIES[customer % len(CITIES)]
 
     def close(self) -> None:
-        """Give back connections."""
+        """Close connections."""
 
 
 class AddCity(hg.MapFunction[Order, Awaitable[Shipment]]):
-    """A plain `async def` would do; a class can keep a client. All its methods run on the event loop of the subtask."""
+    """Adds the city. Unlike an `async def`, a class can keep a client; its methods run on the subtask's event loop."""
 
     def open(self, context: hg.RuntimeContext) -> None:  # noqa: ARG002
-        """Connections are made here, in the worker: they could not travel there with the function."""
+        """Connect here, in the worker: a connection cannot be pickled with the function."""
         self.registry = Registry()
         self.known: dict[int, asyncio.Future[str]] = {}
 
     async def map(self, value: Order) -> Shipment:
-        """Ask once for each customer; who comes while the answer is on its way waits for the same answer."""
+        """Call the service once for each customer; later orders of the customer wait for the same answer."""
         if value.customer not in self.known:
             self.known[value.customer] = asyncio.ensure_future(self.registry.city_of(value.customer))
         return Shipment(value.id, value.customer, await self.known[value.customer])
 
     def close(self) -> None:
-        """Called whatever happened."""
+        """Close the client; also called after a failure."""
         self.registry.close()
 
 
@@ -74,7 +73,7 @@ def main(
     capacity: int = 100,
     ordered: bool = False,
 ) -> list[Shipment]:
-    """Find out where orders go.
+    """Return the destinations of orders.
 
     >>> main(hg.environment(local=True, parallelism=2), [Order(1, 9), Order(2, 3)])
     [Shipment(order=1, customer=9, city='Cork'), Shipment(order=2, customer=3, city='Delft')]
@@ -84,8 +83,8 @@ def main(
         orders = [Order(n, n * n % 211) for n in range(2_000)]
     shipments = (
         env.from_collection(orders, type_info=Order)
-        # Unordered, a slow answer holds up nobody; a watermark never overtakes a record in either case. An answer that
-        # takes longer than `timeout_s` fails the job, with the record's error.
+        # Unordered, a slow answer delays no other record; a watermark never overtakes a record in either case.
+        # An answer that takes longer than `timeout_s` fails the job.
         .map_async(AddCity(), capacity=capacity, ordered=ordered, timeout_s=30, output_type=Shipment)
     )
     return sorted(shipments.execute_and_collect("async enrichment"))

@@ -1,9 +1,9 @@
-"""Sessions of clicks: who visited a site, for how long, and what did they look at?
+"""Sessions of clicks: which users visited a site, for how long, and which pages?
 
     $ python -m headgate.examples.click_sessions
 
-Shows: event time and watermarks for records that are out of order, session windows, an aggregate that is kept small
-while records come (rather than all of a session's clicks), and a window function that sees key and window.
+Shows: event time and watermarks for records that are out of order, session windows, an aggregate (its state is small:
+a summary, not all clicks of a session), and a window function that receives key and window.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 GAP = hg.Time.minutes(30)
-"""Who does nothing for so long has left."""
+"""A session ends after a pause of this length."""
 
 DISORDER = hg.Time.seconds(10)
-"""Clicks come from many servers: one may be so much later than another that was clicked before it."""
+"""Clicks come from many servers: a click may arrive this much later than a newer one."""
 
 
 class Click(NamedTuple):
-    """Somebody looks at a page."""
+    """A user opens a page."""
 
     user: str
     page: str
@@ -32,51 +32,51 @@ class Click(NamedTuple):
 
 
 class Session(NamedTuple):
-    """What somebody did without a long pause."""
+    """The clicks of a user without a long pause."""
 
     user: str
     begin: int
     end: int  # of the last click
     clicks: int
-    pages: tuple[str, ...]  # all that were looked at, once each
+    pages: tuple[str, ...]  # each page once
 
 
 def clicks(count: int = 3_000, seed: int = 1) -> list[Click]:
-    """Some clicks of a day, about in the order in which they happened."""
+    """Return clicks of a day, roughly in the order of their times."""
     rng = random.Random(seed)
     users = [f"user-{n}" for n in range(40)]
     pages = ["/", "/search", "/boats", "/mills", "/cart", "/pay"]
     day_ms, start = 24 * 3_600_000, 1_750_000_000_000
     times = sorted(rng.randrange(day_ms) for _ in range(count))
     made = [Click(rng.choice(users), rng.choice(pages), start + at) for at in times]
-    return sorted(made, key=lambda click: click.at + rng.randrange(DISORDER))  # some overtake others on their way
+    return sorted(made, key=lambda click: click.at + rng.randrange(DISORDER))  # roughly: some arrive late
 
 
 class Summary(hg.AggregateFunction[Click, Any, Any]):
-    """Number of clicks, time of the first and the last, and the pages. Sessions grow together, so it can `merge`."""
+    """Number of clicks, time of the first and the last, and the pages. Session windows merge, so it needs `merge`."""
 
     def create_accumulator(self) -> tuple[int, float, float, frozenset[str]]:
-        """Nothing yet."""
+        """Return the state without clicks."""
         return 0, float("inf"), float("-inf"), frozenset()
 
     def add(self, value: Click, accumulator: Any) -> Any:
-        """One click more."""
+        """Add a click."""
         return self.merge(accumulator, (1, value.at, value.at, frozenset([value.page])))
 
     def merge(self, a: Any, b: Any) -> Any:
-        """A late click may close the gap between two sessions."""
+        """Merge two sessions: a late click may close the gap between them."""
         return a[0] + b[0], min(a[1], b[1]), max(a[2], b[2]), a[3] | b[3]
 
     def get_result(self, accumulator: Any) -> Any:
-        """All of it."""
+        """Return the accumulator itself."""
         return accumulator
 
 
 class ToSession(hg.ProcessWindowFunction[str, Any, Session]):
-    """Puts the user, which is the window's key, to the one result of the aggregate."""
+    """Adds the user, which is the window's key, to the result of the aggregate."""
 
     def process(self, key: str, context: Any, elements: list[Any]) -> Iterator[Session]:  # noqa: ARG002
-        """Called once for each session, when the watermark says that it is over."""
+        """Called once for each session, when the watermark has passed its end."""
         for count, begin, end, pages in elements:
             yield Session(key, begin, end, count, tuple(sorted(pages)))
 

@@ -2,8 +2,8 @@
 
     $ python -m headgate.examples.dataframe_to_parquet [directory]
 
-Shows: a Spark DataFrame as a source (Arrow batches, read in the executors where they are), a function for whole batches
-with pyarrow, rows for what is easier row by row, and a DataFrame of the results. Needs Spark.
+Shows: a Spark DataFrame as a source (Arrow batches, read in the executors), a function for whole batches with pyarrow,
+rows where code is simpler row by row, and a DataFrame of the results. Needs Spark.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 HOUR = hg.Time.hours(1)
 
 
-class Reading(NamedTuple):
-    """What a gauge in a river says."""
+class GaugeReading(NamedTuple):
+    """A reading of a river gauge."""
 
     gauge: str
     at: int  # milliseconds since 1970
@@ -30,7 +30,7 @@ class Reading(NamedTuple):
 
 
 class Hour(NamedTuple):
-    """What a gauge said in an hour."""
+    """The readings of a gauge in an hour."""
 
     gauge: str
     hour: int  # its first millisecond
@@ -40,7 +40,7 @@ class Hour(NamedTuple):
 
 
 def readings(spark: SparkSession, count: int = 20_000) -> DataFrame:
-    """Readings of seven gauges, one in four seconds; a broken gauge says -1."""
+    """Return readings of seven gauges, one every four seconds; -1 is an error of the gauge."""
     return spark.range(count).selectExpr(
         "concat('gauge-', id % 7) as gauge",
         "1750000000000 + id * 4000 as at",
@@ -49,48 +49,48 @@ def readings(spark: SparkSession, count: int = 20_000) -> DataFrame:
 
 
 def valid(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A whole batch at a time, without a Python object for any row."""
+    """Return the valid rows of a batch, without a Python object for each row."""
     import pyarrow.compute as pc  # noqa: PLC0415 - in the worker
 
     return batch.filter(pc.greater_equal(batch["millimetres"], 0))
 
 
-class Levels(hg.AggregateFunction[Reading, Any, Any]):
-    """Number, sum and maximum of the readings of an hour; in whole millimetres, so that their order does not matter."""
+class LevelSummary(hg.AggregateFunction[GaugeReading, Any, Any]):
+    """Number, sum and maximum of the readings of an hour; sums of integers do not depend on their order."""
 
     def create_accumulator(self) -> tuple[int, int, int]:
-        """Nothing yet."""
+        """Return the state without readings."""
         return 0, 0, 0
 
-    def add(self, value: Reading, accumulator: tuple[int, int, int]) -> tuple[int, int, int]:
-        """One reading more."""
+    def add(self, value: GaugeReading, accumulator: tuple[int, int, int]) -> tuple[int, int, int]:
+        """Add a reading."""
         count, total, highest = accumulator
         return count + 1, total + value.millimetres, max(highest, value.millimetres)
 
     def get_result(self, accumulator: tuple[int, int, int]) -> tuple[int, float, int]:
-        """With the mean in place of the sum."""
+        """Return number, mean and maximum."""
         count, total, highest = accumulator
         return count, total / count, highest
 
 
 def hour(gauge: str, window: hg.TimeWindow, levels: list[tuple[int, float, int]]) -> list[Hour]:
-    """The result of an hour, with its gauge and time."""
+    """Return the result of an hour, with its gauge and time."""
     return [Hour(gauge, window.start, *one) for one in levels]
 
 
 def hourly(batches: hg.DataStream[pa.RecordBatch]) -> hg.DataStream[Hour]:
-    """The hours of batches of readings: from Arrow, for what is done to many rows alike, to rows, for the rest."""
-    # Partitions of a DataFrame have no order among them, so no watermark is right before all of them are read:
-    # the windows of this bounded input are given out at its end.
+    """Return the hours of batches of readings: Arrow batches first, then rows."""
+    # Partitions of a DataFrame are in no order, so no watermark is right before all of them are read: the windows of
+    # this bounded input are emitted at its end.
     event_time = hg.WatermarkStrategy.no_watermarks().with_timestamp_assigner(lambda reading: reading.at)
     return (
         batches.map_batches(valid, form="arrow")
         .from_arrow()
-        .map(lambda row: Reading(*row), output_type=Reading)
+        .map(lambda row: GaugeReading(*row), output_type=GaugeReading)
         .assign_timestamps_and_watermarks(event_time)
         .key_by(lambda reading: reading.gauge)
         .window(hg.TumblingEventTimeWindows.of(HOUR))
-        .aggregate(Levels(), hour)
+        .aggregate(LevelSummary(), hour)
     )
 
 
@@ -100,7 +100,7 @@ def main(
     """Write the hours of some readings to Parquet, and read them again."""
     env = env or hg.environment()
     hours = hourly(env.from_dataframe(readings(env.spark) if frame is None else frame, form="arrow"))
-    # A DataFrame like any other: the pipeline runs when it is used, here by the writer.
+    # The pipeline runs when the DataFrame is used, here by the writer.
     written = hours.to_dataframe("gauge string, hour long, readings long, mean double, highest long")
     with tempfile.TemporaryDirectory(prefix="headgate-") as temporary:
         target = path or f"{temporary}/hours"

@@ -4,9 +4,9 @@
 
 Shows: a `KeyedProcessFunction` with state of each key and event-time timers, and a side output.
 
-The payments of a card come from several sources in parallel, so in any order. The function keeps each until the
-watermark says that no earlier one can come, which a timer tells, and judges them in the order of their times. So the
-answer does not depend on how many subtasks there are or how fast they happen to be.
+The payments of a card arrive from several sources in parallel, in any order. The function keeps each until the
+watermark has passed it: a timer fires, and no earlier payment can arrive. It then checks payments in the order of their
+times. So the answer does not depend on the number and the speed of subtasks.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ LARGE = 50_000
 """Cents; more than this, right after a trial, is fraud."""
 
 WITHIN = hg.Time.minutes(1)
-"""How soon after the trial."""
+"""A large payment this soon after the trial is fraud."""
 
 DISORDER = hg.Time.seconds(5)
-"""How much later than others a payment may come."""
+"""A payment may arrive this much later than a newer one."""
 
 
 class Payment(NamedTuple):
-    """Somebody pays with a card."""
+    """A payment with a card."""
 
     card: str
     at: int  # milliseconds since 1970
@@ -41,19 +41,19 @@ class Payment(NamedTuple):
 
 
 class Alert(NamedTuple):
-    """Something to look into."""
+    """A suspicious payment."""
 
     card: str
-    at: int  # of the payment that it is about
-    kind: str  # "fraud", or "trial" of which nothing came
+    at: int  # of the payment
+    kind: str  # "fraud", or "trial" without a large payment after it
 
 
 TRIALS: hg.OutputTag[Alert] = hg.OutputTag("trials", Alert)
-"""The side output for trials of which nothing came: of interest, but not urgent."""
+"""The side output for trials without a large payment: interesting, but not urgent."""
 
 
 def payments(count: int = 5_000, seed: int = 1) -> list[Payment]:
-    """Some payments, about in the order of their times."""
+    """Return payments, roughly in the order of their times."""
     rng = random.Random(seed)
     made = []
     for n in range(count):
@@ -63,20 +63,20 @@ def payments(count: int = 5_000, seed: int = 1) -> list[Payment]:
 
 
 class FraudDetector(hg.KeyedProcessFunction[str, Payment, Alert]):
-    """Looks at the payments of each card, one after the other."""
+    """Checks the payments of each card, in the order of their times."""
 
     def open(self, context: hg.RuntimeContext) -> None:
-        """State belongs to the card whose payment, or timer, is at hand."""
-        self.waiting = context.get_list_state("waiting")  # payments that an earlier one may still overtake
+        """Get the state of the current card: the card of the current payment or timer."""
+        self.waiting = context.get_list_state("waiting")  # payments before which an earlier one may still arrive
         self.trial = context.get_state("trial")  # when the card was tried, if that was the last payment
 
     def process_element(self, value: Payment, ctx: hg.KeyedProcessFunction.Context) -> None:
-        """Wait until all payments up to this one are here."""
+        """Keep the payment until all earlier ones have arrived."""
         self.waiting.add(value)
         ctx.timer_service().register_event_time_timer(value.at)
 
     def on_timer(self, timestamp: int, ctx: hg.KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
-        """The watermark has come to a payment, or to the end of a trial's minute: all payments up to then are here."""
+        """Check the payments up to `timestamp`: the watermark has passed it, so all of them have arrived."""
         waiting = self.waiting.get()
         self.waiting.update([payment for payment in waiting if payment.at > timestamp])
         for payment in sorted(payment for payment in waiting if payment.at <= timestamp):
@@ -95,7 +95,7 @@ class FraudDetector(hg.KeyedProcessFunction[str, Payment, Alert]):
 
 
 def main(env: hg.StreamExecutionEnvironment | None = None, paid: Iterable[Payment] | None = None) -> list[Alert]:
-    """Find what is suspicious about some payments, by card and time.
+    """Return the suspicious payments, by card and time.
 
     >>> paid = [Payment("a", 1_000, 5), Payment("a", 9_000, 99_900), Payment("b", 2_000, 5), Payment("b", 90_000, 500)]
     >>> for alert in main(hg.environment(local=True, parallelism=2), paid):

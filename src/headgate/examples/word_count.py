@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 def text() -> list[str]:
-    """The lines of a small text about water that comes with headgate."""
+    """Return the lines of a small text about water, part of the package."""
     return files("headgate.examples").joinpath("text.txt").read_text("utf-8").splitlines()
 
 
-# The hints of `words` and `one` tell headgate what travels between tasks. Without them it would work as well, with
-# pickle, and more slowly.
+# By the hints of `words` and `one` headgate chooses the serializers between tasks. Without hints it uses pickle, which
+# is slower.
 def words(line: str) -> list[str]:
-    """The words of a line, in small letters."""
+    """Return the words of a line, in lower case."""
     return re.findall(r"[a-z]+", line.lower())
 
 
 def one(word: str) -> tuple[str, int]:
-    """A word that was seen once."""
+    """Return a word with its count of 1."""
     return word, 1
 
 
@@ -45,11 +45,11 @@ def main(env: hg.StreamExecutionEnvironment | None = None, lines: Iterable[str] 
         env.from_collection(text() if lines is None else lines)
         .flat_map(words)
         .map(one)
-        .key_by(lambda pair: pair[0])  # from here on, one subtask sees all of a word
+        .key_by(lambda pair: pair[0])  # from here on, one subtask receives all records of a word
         .reduce(lambda a, b: (a[0], a[1] + b[1]))
     )
-    # A stream has no end to wait for, so `reduce` gives out a new count for every word that it sees. Those of one word
-    # stay in order: the last that comes is the final one, and that is what stays in the dict.
+    # A stream may be endless, so `reduce` emits a new count for every word. The counts of one word stay in order: the
+    # last is the final one, and the dict keeps it.
     return dict(counts.execute_and_collect("word count"))
 
 

@@ -1,47 +1,72 @@
-"""`follow` (B3): a producer, an exchange, a consumer; who is slowed by turns, and does the other follow?
+"""The experiment `follow` (B3): a producer, an exchange, a consumer; one is slowed in turn, and the other must follow.
 
-Called in the driver. Speeds come from the job's own meters, what is in flight from the stamps of its records
-(see `flow`); what the figures mean is decided here, from plain data.
+Speeds come from the job's own meters, the bytes in flight from the stamps of its records (see `tasks`).
 """
 
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import headgate as hg
-from headgate.experiments.ceiling import Ceiling, ceiling_of
-from headgate.experiments.figures import Speeds, follows_after_s, line_of, percentile, speeds_of
-from headgate.experiments.flow import BATCH, Consumer, Note, Notebook, Producer
-from headgate.experiments.running import Verdict, await_run, history, meter_settings, vertex_named
+from headgate.bench.ceiling import Ceiling, ceiling_of
+from headgate.bench.charts import ChartPanel, Line, LineKind
+from headgate.bench.harness import percentile
+from headgate.config.units import KIB
+from headgate.experiments.figures import Speeds, follows_after_s, speeds_of
+from headgate.experiments.report import ExperimentReport, line_of, points_of, spans_of, steps_json
+from headgate.experiments.running import ExperimentRun, ExperimentVerdict, meter_settings
+from headgate.experiments.tasks import BATCH, BarrierNote, ConsumeOperator, NoteStore, PhaseConsumer, PhaseSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from headgate.coordinator import Job
-    from headgate.experiments.running import Where
-    from headgate.experiments.schedule import Phase, Schedule
+    from headgate.config import Settings
+    from headgate.experiments.report import RunInfo
+    from headgate.experiments.running import ExperimentHost
+    from headgate.experiments.schedule import PhaseSchedule
     from headgate.observe.timeline import Timeline
 
-__all__ = ["Follow", "FollowRun", "PhaseFigures", "Sample", "result_of", "samples_of", "start_follow"]
+__all__ = [
+    "FollowResult",
+    "FollowRun",
+    "PhaseFigures",
+    "SpeedSample",
+    "follow_json",
+    "follow_panels",
+    "follow_report",
+    "follow_table",
+    "result_of",
+    "samples_of",
+    "speed_panel",
+    "start_follow",
+]
 
 PRODUCER: Final = "producer"
 CONSUMER: Final = "consumer"
 
-_RATIO: Final = 0.05  # by how much the two speeds of a phase may differ
-_LEAST_SHARE: Final = 0.5  # of the speed that a phase asks for: machines are not steady
-_MOST_SHARE: Final = 1.1  # likewise, where somebody is throttled
-_KIB: Final = 1024
+_RATIO: Final = 0.05  # the two speeds of a phase may differ by this
+_LEAST_SHARE: Final = 0.5  # of the expected speed: machines change their speed
+_MOST_SHARE: Final = 1.1  # of the expected speed, where one is throttled
+
+_WHAT: Final = (
+    "A producer in one worker sends records of 100 bytes to a consumer in another, as fast as it can: {full} records "
+    "per second here, which is called full speed. Then one of the two is slowed, by sleeping, and released again. No "
+    "message carries a speed: the producer follows because it cannot fill a buffer that is not free."
+)
+_HOW: Final = (
+    "The job's own meters count records in steps of 100 ms. A phase is good if producer and consumer moved the same "
+    "number of records within 5 %; if the producer's speed came within 10 % of the consumer's and stayed there, in "
+    "means over half a second (`followed` is the time until then); if the speed is at least half of the expected one; "
+    "and if the bytes in flight never exceeded what the settings allow."
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """Both speeds in a stretch of time, as shares of full speed; None: not known.
-
-    >>> Sample(0.0, 5.0, 0.6, 0.6).producer
-    0.6
-    """
+class SpeedSample:
+    """Both speeds between two times, as shares of full speed; None is unknown."""
 
     begin_s: float
     end_s: float
@@ -51,15 +76,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseFigures:
-    """One phase. Speeds are records a second.
-
-    >>> slowed = PhaseFigures(
-    ...     name="consumer 30 %", begin_s=12.0, end_s=22.0, expected=0.3, throttled=True, full_per_s=1e6,
-    ...     producer_per_s=303e3, consumer_per_s=300e3, followed_after_s=0.2, in_flight_bytes=800_000,
-    ... )
-    >>> round(slowed.ratio, 3), slowed.share, slowed.problems()
-    (1.01, 0.3, [])
-    """
+    """The figures of one phase. Speeds are records per second; None is unknown."""
 
     name: str
     begin_s: float
@@ -70,13 +87,13 @@ class PhaseFigures:
     producer_per_s: float | None
     consumer_per_s: float | None
     followed_after_s: float | None  # None: it did not
-    in_flight_bytes: int | None  # the most; None: no stamp came
-    latency_p50_ms: float | None = None  # of stamped records, from source to consumer
+    in_flight_bytes: int | None  # the most
+    latency_p50_ms: float | None = None  # of barriers, from source to consumer
     latency_max_ms: float | None = None
 
     @property
     def ratio(self) -> float | None:
-        """The producer's speed to the consumer's."""
+        """The producer's speed divided by the consumer's."""
         if self.producer_per_s is None or not self.consumer_per_s:
             return None
         return self.producer_per_s / self.consumer_per_s
@@ -87,7 +104,7 @@ class PhaseFigures:
         return None if self.consumer_per_s is None or not self.full_per_s else self.consumer_per_s / self.full_per_s
 
     def problems(self) -> list[str]:
-        """What is not as it should be."""
+        """Return what fails the phase."""
         found = []
         if self.ratio is None:
             found.append("one of the two stood still")
@@ -102,7 +119,8 @@ class PhaseFigures:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the figures for JSON."""
+        same = ("followed_after_s", "in_flight_bytes", "latency_p50_ms", "latency_max_ms")
         return {
             "name": self.name,
             "begin_s": self.begin_s,
@@ -112,33 +130,18 @@ class PhaseFigures:
             "producer_per_s": self.producer_per_s,
             "consumer_per_s": self.consumer_per_s,
             "producer_to_consumer": self.ratio,
-            "followed_after_s": self.followed_after_s,
-            "in_flight_bytes": self.in_flight_bytes,
-            "latency_p50_ms": self.latency_p50_ms,
-            "latency_max_ms": self.latency_max_ms,
+            **{name: getattr(self, name) for name in same},
             "problems": self.problems(),
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Follow:
-    """What a run has found.
+class FollowResult:
+    """The figures of a run."""
 
-    >>> from headgate.config import Settings
-    >>> from headgate.experiments.schedule import FOLLOW, Schedule
-    >>> nothing = Speeds(0.0, 0.1, ())
-    >>> found = Follow(
-    ...     schedule=Schedule(FOLLOW, phase_s=1.0, lead_s=1.0), full_per_s=0.0, record_bytes=102.0, phases=(),
-    ...     ceiling=ceiling_of(Settings(), 51_000), producer=nothing, consumer=nothing, held=nothing, idle=nothing,
-    ...     in_flight=(),
-    ... )
-    >>> str(found.verdict())
-    'FAIL: no record came in the time in which full speed is measured'
-    """
-
-    schedule: Schedule
+    schedule: PhaseSchedule
     full_per_s: float
-    record_bytes: float  # as they are on the wire
+    record_bytes: float  # on the wire
     phases: tuple[PhaseFigures, ...]
     ceiling: Ceiling
     producer: Speeds
@@ -147,196 +150,246 @@ class Follow:
     idle: Speeds  # shares of its time that the consumer waited for input
     in_flight: tuple[tuple[float, int], ...]  # seconds, bytes
 
-    def verdict(self) -> Verdict:
-        """All of it in one line."""
+    def verdict(self) -> ExperimentVerdict:
+        """Return the verdict."""
         if not self.full_per_s:
-            return Verdict(False, "no record came in the time in which full speed is measured")
+            return ExperimentVerdict(False, "no record came in the time in which full speed is measured")
         found = [f"{phase.name}: {', '.join(problems)}" for phase in self.phases if (problems := phase.problems())]
         most = max((phase.in_flight_bytes or 0 for phase in self.phases), default=0)
         ceiling = self.ceiling.bytes
         if most > ceiling:
-            found.append(f"{most / _KIB:.0f} KiB were in flight, and the ceiling is {ceiling / _KIB:.0f} KiB")
+            found.append(f"{most / KIB:.0f} KiB were in flight, and the ceiling is {ceiling / KIB:.0f} KiB")
         if found:
-            return Verdict(False, "; ".join(found))
+            return ExperimentVerdict(False, "; ".join(found))
         apart = max((abs(phase.ratio - 1) for phase in self.phases if phase.ratio is not None), default=0.0)
         after_s = max((phase.followed_after_s or 0.0 for phase in self.phases), default=0.0)
-        return Verdict(
+        return ExperimentVerdict(
             True,
             f"the producer followed in all {len(self.phases)} phases, after {after_s:.1f} s at most; speeds within "
-            f"{100 * apart:.1f} % of each other; at most {most / _KIB:.0f} KiB in flight, "
+            f"{100 * apart:.1f} % of each other; at most {most / KIB:.0f} KiB in flight, "
             f"{_percent(most / ceiling)} of the ceiling",
         )
 
-    def samples(self, interval_s: float) -> list[Sample]:
-        """Both speeds, sampled so often."""
-        return samples_of(self.producer, self.consumer, self.schedule.end_s, interval_s, self.full_per_s)
 
-
-def samples_of(producer: Speeds, consumer: Speeds, end_s: float, interval_s: float, full_per_s: float) -> list[Sample]:
-    """Mean speeds of stretches of one length, as shares of full speed; what is left at the end is the last.
-
-    >>> speeds = Speeds(0.0, 0.1, (5.0,) * 10)
-    >>> [(one.begin_s, one.end_s, one.producer) for one in samples_of(speeds, speeds, 1.0, 0.6, 10.0)]
-    [(0.0, 0.6, 0.5), (0.6, 1.0, 0.5)]
-    """
-    assert interval_s > 0, "samples are apart"
+def samples_of(
+    producer: Speeds, consumer: Speeds, end_s: float, interval_s: float, full_per_s: float
+) -> list[SpeedSample]:
+    """Return the mean speeds of intervals of one length; the last one may be shorter."""
     found, number = [], 0
     while (begin_s := number * interval_s) < end_s - 1e-6:
         stop_s = min(begin_s + interval_s, end_s)
         means = (one.mean(begin_s, stop_s) for one in (producer, consumer))
         shares = [None if mean is None or not full_per_s else mean / full_per_s for mean in means]
-        found.append(Sample(round(begin_s, 6), round(stop_s, 6), *shares))
+        found.append(SpeedSample(round(begin_s, 6), round(stop_s, 6), *shares))
         number += 1
     return found
 
 
-class FollowRun:
-    """A run under way: what can be seen of it, and in the end its figures.
+class FollowRun(ExperimentRun):
+    """A run under way, made by `start_follow`."""
 
-    >>> from headgate.experiments.schedule import FOLLOW, Schedule
-    >>> run = FollowRun(None, Notebook(), Schedule(FOLLOW, phase_s=10.0, lead_s=2.0), None)  # made by `start_follow`
-    >>> run.now_s(5) is None
-    True
-    """
+    settings: Settings
 
-    def __init__(self, job: Job, book: Notebook, schedule: Schedule, settings: Any) -> None:
-        self.job = job
-        self.schedule = schedule
-        self._book = book
-        self._settings = settings
-
-    def wait(self, tick: Callable[[], object]) -> None:
-        """Until the schedule is over; `tick` is called now and then."""
-        await_run(self.job, self.schedule, lambda: self._book.last(CONSUMER), tick)
-
-    def now_s(self, now_ns: int) -> float | None:
-        """Seconds since its start; None: it has not begun."""
-        note = self._book.last(CONSUMER)
-        return None if note is None else (now_ns - note.start_ns) / 1e9
-
-    def result(self) -> Follow:
-        """What is known so far."""
-        job, notes, schedule = self.job, self._book.notes(CONSUMER), self.schedule
-        source = vertex_named(job, PRODUCER)
-        record_bytes = source.bytes_out / source.records_out if source.records_out else 0.0
-        ids = (source.id, vertex_named(job, CONSUMER).id)
+    def result(self) -> FollowResult:
+        """Return the figures so far."""
+        source, consumer = self.vertex(PRODUCER), self.vertex(CONSUMER)
         return result_of(
-            notes,
-            history(job, schedule),
-            ids=ids,
-            schedule=schedule,
-            settings=self._settings,
-            record_bytes=record_bytes,
+            self.notes.notes(CONSUMER),
+            self.timeline(),
+            ids=(source.id, consumer.id),
+            schedule=self.schedule,
+            settings=self.settings,
+            record_bytes=source.bytes_out / source.records_out if source.records_out else 0.0,
         )
 
 
+def start_follow(
+    host: ExperimentHost, schedule: PhaseSchedule, settings: Mapping[str, object] | None = None
+) -> FollowRun:
+    """Start the job: a producer in one worker, its consumer in another, a sink for its notes in the driver."""
+    env = host.environment({**(settings or {}), **meter_settings(schedule)})
+    store = NoteStore()
+    made = env.from_source(PhaseSource(secrets.token_hex(8), schedule)).name(PRODUCER).slot_sharing_group("producing")
+    consumer = PhaseConsumer(CONSUMER, schedule)
+    notes = made._then(CONSUMER, partial(ConsumeOperator, consumer), hint=BarrierNote)
+    notes.slot_sharing_group("consuming")
+    notes.sink_to(hg.CollectSink(store)).name("notes")
+    resolved = env.settings
+    run = FollowRun(env.execute_async("follow"), store, schedule, CONSUMER)
+    run.settings = resolved
+    return run
+
+
 def result_of(
-    notes: Sequence[Note],
+    notes: Sequence[BarrierNote],
     timeline: Timeline,
     *,
     ids: tuple[int, int],
-    schedule: Schedule,
-    settings: Any,
+    schedule: PhaseSchedule,
+    settings: Settings,
     record_bytes: float,
-) -> Follow:
-    """The figures of a run, from what its consumer has told and what its job's meters have kept of two vertices.
-
-    >>> from headgate.config import Settings
-    >>> from headgate.experiments.schedule import FOLLOW, Schedule
-    >>> from headgate.observe.timeline import Timeline
-    >>> nothing = Timeline(start_ms=0, step_ms=100, steps=0, tasks=())
-    >>> schedule = Schedule(FOLLOW, phase_s=10.0, lead_s=2.0)
-    >>> found = result_of([], nothing, ids=(0, 1), schedule=schedule, settings=Settings(), record_bytes=102.0)
-    >>> found.phases[0].problems()
-    ['one of the two stood still', 'the producer did not follow']
-    """
+) -> FollowResult:
+    """Return the figures of a run from its consumer's notes and its meters; `ids` are producer's and consumer's."""
     start_ns = notes[0].start_ns if notes else timeline.start_ms * 1_000_000
     full_per_s = next((note.full_per_s for note in notes if note.full_per_s), 0.0)
-    start_ms = start_ns / 1e6
-    producer = speeds_of(timeline, ids[0], "records_out", start_ms)
-    consumer = speeds_of(timeline, ids[1], "records_in", start_ms)
+    column = partial(speeds_of, timeline, start_ms=start_ns / 1e6)
+    producer, consumer = column(ids[0], "records_out"), column(ids[1], "records_in")
     in_flight = tuple(((note.sent_ns - start_ns) / 1e9, round(note.in_flight * record_bytes)) for note in notes)
     took = [((note.sent_ns - start_ns) / 1e9, (note.came_ns - note.sent_ns) / 1e6) for note in notes]
-    return Follow(
+
+    def figures(number: int) -> PhaseFigures:
+        phase, (begin_s, end_s) = schedule.phases[number], schedule.bounds(number)
+        own_ms = [ms for at_s, ms in took if begin_s <= at_s < end_s]
+        return PhaseFigures(
+            name=phase.name,
+            begin_s=begin_s,
+            end_s=end_s,
+            expected=phase.expected,
+            throttled=phase.expected < 1,
+            full_per_s=full_per_s,
+            producer_per_s=producer.mean(begin_s, end_s),
+            consumer_per_s=consumer.mean(begin_s, end_s),
+            followed_after_s=follows_after_s(consumer, producer, begin_s, end_s),
+            in_flight_bytes=max((size for at_s, size in in_flight if begin_s <= at_s < end_s), default=None),
+            latency_p50_ms=percentile(own_ms, 50) if own_ms else None,
+            latency_max_ms=max(own_ms, default=None),
+        )
+
+    return FollowResult(
         schedule=schedule,
         full_per_s=full_per_s,
         record_bytes=record_bytes,
-        phases=tuple(
-            _phase(
-                phase,
-                schedule.bounds(number),
-                full_per_s,
-                producer=producer,
-                consumer=consumer,
-                in_flight=in_flight,
-                took=took,
-            )
-            for number, phase in enumerate(schedule.phases)
+        phases=tuple(map(figures, range(len(schedule.phases)))),
+        # Two batches: the writer holds the rest of one, and the reader puts one together.
+        ceiling=ceiling_of(
+            settings, overdraft=settings.network.max_overdraft_buffers, batches=2 * round(BATCH * record_bytes)
         ),
-        ceiling=ceiling_of(settings, round(BATCH * record_bytes)),
         producer=producer,
         consumer=consumer,
-        held=_shares(timeline, ids[0], "back_pressured", producer),
-        idle=_shares(timeline, ids[1], "idle", consumer),
+        held=column(ids[0], "back_pressured"),
+        idle=column(ids[1], "idle"),
         in_flight=in_flight,
     )
 
 
-def _phase(
-    phase: Phase,
-    bounds: tuple[float, float],
-    full_per_s: float,
-    *,
-    producer: Speeds,
-    consumer: Speeds,
-    in_flight: Sequence[tuple[float, int]],
-    took: Sequence[tuple[float, float]],
-) -> PhaseFigures:
-    begin_s, end_s = bounds
-    own_ms = [ms for at_s, ms in took if begin_s <= at_s < end_s]
-    return PhaseFigures(
-        name=phase.name,
-        begin_s=begin_s,
-        end_s=end_s,
-        expected=phase.expected,
-        throttled=phase.expected < 1,
-        full_per_s=full_per_s,
-        producer_per_s=producer.mean(begin_s, end_s),
-        consumer_per_s=consumer.mean(begin_s, end_s),
-        followed_after_s=follows_after_s(consumer, producer, begin_s, end_s),
-        in_flight_bytes=max((size for at_s, size in in_flight if begin_s <= at_s < end_s), default=None),
-        latency_p50_ms=percentile(own_ms, 0.5),
-        latency_max_ms=max(own_ms, default=None),
+# Table, JSON, charts ---------------------------------------------------------------------------------------------
+
+
+def follow_table(found: FollowResult) -> tuple[list[str], list[list[str]]]:
+    """Return a row for each phase: `speed` is a share of full speed, `ceiling` the share of it in flight."""
+    ceiling = found.ceiling.bytes
+    header = ["phase", "speed", "producer", "consumer", "ratio", "followed", "in flight", "ceiling", "ok"]
+    rows = []
+    for one in found.phases:
+        sent = one.in_flight_bytes
+        rows.append(
+            [
+                one.name,
+                "" if one.share is None else _percent(one.share),
+                _thousands(one.producer_per_s),
+                _thousands(one.consumer_per_s),
+                "" if one.ratio is None else f"{one.ratio:.3f}",
+                "never" if one.followed_after_s is None else f"{one.followed_after_s:.1f} s",
+                "" if sent is None else f"{sent / KIB:.0f} KiB",
+                "" if sent is None else _percent(sent / ceiling),
+                "NO" if one.problems() or (sent or 0) > ceiling else "yes",
+            ]
+        )
+    return header, rows
+
+
+def follow_json(found: FollowResult, info: RunInfo, interval_s: float) -> dict[str, Any]:
+    """Return all figures for `--json`, with speeds sampled every `interval_s`."""
+    verdict = found.verdict()
+    samples = samples_of(found.producer, found.consumer, found.schedule.end_s, interval_s, found.full_per_s)
+    return {
+        "experiment": "follow",
+        **info.to_dict(),
+        "phase_seconds": found.schedule.phase_s,
+        "interval_seconds": interval_s,
+        "full_per_s": found.full_per_s,
+        "record_bytes": found.record_bytes,
+        "ceiling_bytes": found.ceiling.bytes,
+        "ceiling": asdict(found.ceiling),
+        "phases": [one.to_dict() for one in found.phases],
+        "samples": [asdict(one) for one in samples],
+        "steps": {"producer": steps_json(found.producer), "consumer": steps_json(found.consumer)},
+        "verdict": {"passed": verdict.passed, "line": str(verdict)},
+    }
+
+
+def follow_report(found: FollowResult, info: RunInfo) -> ExperimentReport:
+    """Return the report."""
+    header, rows = follow_table(found)
+    return ExperimentReport(
+        title="Does the producer follow the consumer?",
+        verdict=found.verdict(),
+        command=info.command,
+        about=info.line(),
+        words=(_WHAT.format(full=f"{found.full_per_s:,.0f}"), _HOW),
+        header=header,
+        rows=rows,
+        panels=follow_panels(found),
     )
 
 
-def _shares(timeline: Timeline, vertex: int, column: str, like: Speeds) -> Speeds:
-    """Shares of its time that a vertex spent so."""
-    line = line_of(timeline, vertex)
-    permille: tuple[int, ...] = () if line is None else getattr(line, column)
-    return Speeds(like.start_s, like.step_s, tuple(None if one < 0 else one / 1000 for one in permille))
+def follow_panels(found: FollowResult) -> list[ChartPanel]:
+    """Return the charts; the first is also that of the terminal."""
+    spans, end_s = spans_of(found.schedule), found.schedule.end_s
+    limit = found.ceiling.bytes / KIB
+    return [
+        speed_panel(found),
+        ChartPanel(
+            title="Given out and not yet taken",
+            y_label="KiB",
+            lines=[
+                points_of("in flight", found.in_flight, 1 / KIB),
+                Line("ceiling", [0.0, end_s], [limit, limit], LineKind.LIMIT),
+            ],
+            spans=spans,
+            words=(
+                "The bytes on their way, by the stamps in the records. When the consumer is the slower one, buffers "
+                "are full and the points are just below the dashed line, the most that the settings allow. They "
+                f"never exceed it, however fast the producer is: {found.ceiling}."
+            ),
+        ),
+        ChartPanel(
+            title="What they do with their time",
+            y_label="% of the time",
+            lines=[
+                line_of("producer back-pressured", found.held, 100.0, end_s),
+                line_of("consumer idle", found.idle, 100.0, end_s),
+            ],
+            spans=spans,
+            words=(
+                "Back-pressured is the time in which the producer blocked because no buffer was free: much of it "
+                "while the consumer is slowed, little while the producer itself is the slower one. Then the consumer "
+                "is idle: it waits for records."
+            ),
+        ),
+    ]
 
 
-def start_follow(where: Where, schedule: Schedule, settings: Mapping[str, object] | None = None) -> FollowRun:
-    """Start the job: a producer in one worker, its consumer in another, what that tells in the driver.
+def speed_panel(found: FollowResult) -> ChartPanel:
+    """Return the chart of both speeds, as shares of full speed."""
+    end_s = found.schedule.end_s
+    scale, unit = (100.0 / found.full_per_s, "% of full speed") if found.full_per_s else (1e-3, "1,000 records/s")
+    return ChartPanel(
+        title="Speed",
+        y_label=unit,
+        lines=[line_of("producer", found.producer, scale, end_s), line_of("consumer", found.consumer, scale, end_s)],
+        spans=spans_of(found.schedule),
+        words=(
+            "Both lines should be one. Only one of the two is ever slowed: the producer in the first phase, the "
+            "consumer in the shaded ones. No message informs the other. When the consumer drops to 30 %, so does the "
+            "producer, because it runs out of buffers; when the consumer is released, buffers are recycled and both "
+            "return to full speed, as far as the machine has it at that time."
+        ),
+    )
 
-    >>> import headgate as hg
-    >>> from headgate.experiments.running import Where
-    >>> from headgate.experiments.schedule import FOLLOW, Schedule
-    >>> where = Where("threads", lambda settings: hg.environment(local=True, parallelism=1, settings=settings))
-    >>> run = start_follow(where, Schedule(FOLLOW, phase_s=0.1, lead_s=0.1))
-    >>> run.wait(lambda: None)
-    >>> [phase.name for phase in run.result().phases][:2]
-    ['producer 60 %', 'consumer 30 %']
-    """
-    env = where.environment({**(settings or {}), **meter_settings(schedule)})
-    book = Notebook()
-    made = env.from_source(Producer(secrets.token_hex(8), schedule)).name(PRODUCER).slot_sharing_group("producing")
-    notes = made.map_batches(Consumer(CONSUMER, schedule), output_type=Note)
-    notes.name(CONSUMER).slot_sharing_group("consuming")
-    notes.sink_to(hg.CollectSink(book)).name("notes")
-    resolved = env.settings
-    return FollowRun(env.execute_async("follow"), book, schedule, resolved)
+
+def _thousands(per_s: float | None) -> str:
+    return "" if per_s is None else f"{per_s / 1000:,.0f} k/s"
 
 
 def _percent(share: float) -> str:

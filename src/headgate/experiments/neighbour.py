@@ -1,126 +1,136 @@
-"""`neighbour` (B4): a fast and a slow consumer behind one connection, with credit and with TCP's own flow control.
+"""The experiment `neighbour` (B4): a fast and a slow consumer on one connection, with credit and with tcp.
 
-Called in the driver. Each way of flow control has a job of its own: two producers in one worker, their consumers in
-another. The fast pair runs all the time; the slow pair only in every other phase, and its consumer takes its time.
-Speeds come from the job's own meters; barriers are stamped records that travel in order with all others (see `flow`).
+Each mode has a job of its own: two producers in one worker, their consumers in another. The fast pair runs all the
+time; the slow pair only in every other phase. Speeds come from the job's own meters. Barriers are checkpoint barriers:
+events that travel through the exchange in order with the records (see `tasks`).
 """
 
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import headgate as hg
+from headgate.bench.charts import ChartPanel
+from headgate.bench.harness import percentile
 from headgate.config import FlowControl
-from headgate.experiments.figures import Speeds, percentile, speeds_of
-from headgate.experiments.flow import Consumer, Note, Notebook, Producer
-from headgate.experiments.running import Verdict, await_run, history, meter_settings, vertex_named
+from headgate.experiments.figures import Speeds, speeds_of
+from headgate.experiments.report import ExperimentReport, line_of, points_of, spans_of, steps_json
+from headgate.experiments.running import ExperimentRun, ExperimentVerdict, meter_settings
+from headgate.experiments.tasks import BarrierNote, ConsumeOperator, NoteStore, PhaseConsumer, PhaseSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from headgate.coordinator import Job
-    from headgate.experiments.running import Where
-    from headgate.experiments.schedule import Schedule
+    from headgate.experiments.report import RunInfo
+    from headgate.experiments.running import ExperimentHost
+    from headgate.experiments.schedule import PhaseSchedule
 
-__all__ = ["FAST", "MODES", "SLOW", "Barriers", "Neighbour", "NeighbourRun", "start_neighbour", "verdict_of"]
+__all__ = [
+    "FAST",
+    "MODES",
+    "SLOW",
+    "BarrierTimes",
+    "NeighbourResult",
+    "NeighbourRun",
+    "neighbour_json",
+    "neighbour_panels",
+    "neighbour_report",
+    "neighbour_table",
+    "start_neighbour",
+    "verdict_of",
+]
 
 FAST: Final = "fast consumer"
 """The consumer that the experiment is about."""
 SLOW: Final = "slow consumer"
 """Its neighbour."""
 MODES: Final = (FlowControl.CREDIT, FlowControl.TCP)
-"""Ways of flow control, in the order in which they are run."""
+"""The modes of flow control, in the order of their runs."""
 
-_PAUSE_S: Final = 0.02  # what the slow consumer takes for a batch of 500 records
-_SETTLED: Final = 0.25  # the share of a phase that does not count: buffers fill or drain first
-_KEEPS: Final = 0.9  # what the fast one keeps of its speed, with credit
-_DRAGGED: Final = 0.5  # and without: at most this
+_PAUSE_S: Final = 0.02  # the slow consumer's time for a batch of 500 records
+_UNSETTLED: Final = 0.25  # the share of a phase that does not count: buffers fill or drain first
+_KEEPS: Final = 0.9  # with credit, the fast consumer keeps at least this share of its speed
+_DRAGGED: Final = 0.5  # with tcp, at most this
+
+_WHAT: Final = (
+    "Two consumers in one worker receive records from two producers in another, over the one connection of two "
+    "workers. The fast one takes what it can. The slow one, which runs in every other phase only, takes 500 records "
+    "and then sleeps for 20 ms. All of it runs twice: with network.flow_control = credit, where a buffer is sent only "
+    "if its receiver has announced a place for it; and with tcp, where the receiver stops reading the connection when "
+    "it has no place for the next buffer."
+)
+_HOW: Final = (
+    "Keeps is the fast consumer's speed beside the slow one, as a share of its speed alone; the first quarter of each "
+    "phase does not count. Barriers are checkpoint barriers, events that the sources emit every 20 ms and that travel "
+    "in order with the records: the median and the longest of those sent in the first half of a phase with the slow "
+    "one, and in the second half of a phase without it."
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Barriers:
-    """How long barriers took from a source to its consumer, in milliseconds; None: none was sent.
-
-    >>> Barriers.of([1.0, 2.0, 9.0])
-    Barriers(count=3, p50_ms=2.0, max_ms=9.0)
-    """
+class BarrierTimes:
+    """How long barriers took from a source to its consumer, in milliseconds; None without any."""
 
     count: int
     p50_ms: float | None
     max_ms: float | None
 
-    @classmethod
-    def of(cls, took_ms: Sequence[float]) -> Barriers:
-        """Of the time that each of them took."""
-        return cls(len(took_ms), percentile(took_ms, 0.5), max(took_ms, default=None))
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {"count": self.count, "p50_ms": self.p50_ms, "max_ms": self.max_ms}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbour:
-    """What the job of one way of flow control has found. Speeds are records a second.
-
-    >>> from headgate.experiments.schedule import Schedule, neighbour_phases
-    >>> schedule = Schedule(neighbour_phases(1), phase_s=1.0, lead_s=1.0)
-    >>> speeds = Speeds(0.0, 1.0, (100.0, 100.0, 95.0, 100.0))
-    >>> found = Neighbour(mode=FlowControl.CREDIT, schedule=schedule, record_bytes=100.0, fast=speeds, slow=speeds,
-    ...     took={})
-    >>> found.barriers(FAST, beside=True).count
-    0
-    """
+class NeighbourResult:
+    """The figures of one mode. Speeds are records per second; None is unknown."""
 
     mode: FlowControl
-    schedule: Schedule
+    schedule: PhaseSchedule
     record_bytes: float
     fast: Speeds
     slow: Speeds
     took: Mapping[str, Sequence[tuple[float, float]]]  # of each consumer's barriers: when sent, in s; how long, in ms
 
     def alone_per_s(self) -> float | None:
-        """The fast one's speed without a neighbour."""
+        """Return the fast consumer's speed without a neighbour."""
         return self._mean(self.fast, beside=False)
 
     def beside_per_s(self) -> float | None:
-        """Its speed beside the slow one."""
+        """Return the fast consumer's speed beside the slow one."""
         return self._mean(self.fast, beside=True)
 
     def slow_per_s(self) -> float | None:
-        """The slow one's own speed."""
+        """Return the slow consumer's speed."""
         return self._mean(self.slow, beside=True)
 
     def keeps(self) -> float | None:
-        """What the fast one keeps of its speed."""
+        """Return the share of its speed that the fast consumer keeps."""
         alone, beside = self.alone_per_s(), self.beside_per_s()
         return None if not alone or beside is None else beside / alone
 
-    def barriers(self, consumer: str, *, beside: bool) -> Barriers:
-        """Those that were sent in such phases.
+    def barriers(self, consumer: str, *, beside: bool) -> BarrierTimes:
+        """Return the times of barriers that were sent in phases with or without the slow consumer.
 
-        Beside a slow one, in the first half, for later ones come when it is not slow any more; alone, in the second,
-        when nothing is left of it.
+        Beside it, those of the first half of a phase: later ones arrive when it is not slow any more. Without it, those
+        of the second half, when its records are gone.
         """
         half_s = self.schedule.phase_s / 2
         starts_s = [begin_s if beside else end_s - half_s for begin_s, end_s in self._phases(beside=beside)]
         took = self.took.get(consumer, ())
-        return Barriers.of([ms for sent_s, ms in took if any(0 <= sent_s - start_s < half_s for start_s in starts_s)])
+        own = [ms for sent_s, ms in took if any(0 <= sent_s - start_s < half_s for start_s in starts_s)]
+        return BarrierTimes(len(own), percentile(own, 50) if own else None, max(own, default=None))
 
     def _phases(self, *, beside: bool) -> list[tuple[float, float]]:
         schedule = self.schedule
         return [schedule.bounds(number) for number, one in enumerate(schedule.phases) if one.neighbour is beside]
 
     def _mean(self, speeds: Speeds, *, beside: bool) -> float | None:
-        skip_s = _SETTLED * self.schedule.phase_s
+        skip_s = _UNSETTLED * self.schedule.phase_s
         means = [speeds.mean(begin_s + skip_s, end_s) for begin_s, end_s in self._phases(beside=beside)]
         known = [mean for mean in means if mean is not None]
         return sum(known) / len(known) if known else None
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the figures for JSON."""
         return {
             "flow_control": self.mode.value,
             "alone_per_s": self.alone_per_s(),
@@ -128,21 +138,17 @@ class Neighbour:
             "slow_per_s": self.slow_per_s(),
             "keeps": self.keeps(),
             "barriers": {
-                f"{name}, {'beside' if beside else 'alone'}": self.barriers(name, beside=beside).to_dict()
+                f"{name}, {'beside' if beside else 'alone'}": asdict(self.barriers(name, beside=beside))
                 for name, beside in ((FAST, False), (FAST, True), (SLOW, True))
             },
         }
 
 
-def verdict_of(found: Mapping[FlowControl, Neighbour]) -> Verdict:
-    """All of it in one line: with credit the fast one keeps its speed, with tcp it does not.
-
-    >>> verdict_of({}).passed
-    False
-    """
-    keeps = {mode: found[mode].keeps() if mode in found else None for mode in MODES}
+def verdict_of(found: Mapping[FlowControl, NeighbourResult]) -> ExperimentVerdict:
+    """Return the verdict: with credit the fast consumer keeps its speed, with tcp it does not."""
     parts, passed = [], True
-    for mode, kept in keeps.items():
+    for mode in MODES:
+        kept = found[mode].keeps() if mode in found else None
         if kept is None:
             parts.append(f"with {mode} nothing is known")
             passed = False
@@ -154,40 +160,20 @@ def verdict_of(found: Mapping[FlowControl, Neighbour]) -> Verdict:
         took = "none came" if barrier is None else f"a barrier takes {barrier:,.1f} ms"
         parts.append(f"with {mode} {100 * kept:.0f} % ({'' if fine else 'not '}{goal} %), {took}")
         passed = passed and fine
-    return Verdict(passed, f"beside a slow neighbour the fast consumer keeps {'; '.join(parts)}")
+    return ExperimentVerdict(passed, f"beside a slow neighbour the fast consumer keeps {'; '.join(parts)}")
 
 
-class NeighbourRun:
-    """The job of one way of flow control, under way.
+class NeighbourRun(ExperimentRun):
+    """The run of one mode under way, made by `start_neighbour`."""
 
-    >>> from headgate.experiments.schedule import Schedule, neighbour_phases
-    >>> schedule = Schedule(neighbour_phases(1), phase_s=1.0, lead_s=1.0)
-    >>> run = NeighbourRun(None, Notebook(), schedule, FlowControl.TCP)  # made by `start_neighbour`
-    >>> run.now_s(5) is None
-    True
-    """
+    mode: FlowControl
 
-    def __init__(self, job: Job, book: Notebook, schedule: Schedule, mode: FlowControl) -> None:
-        self.job = job
-        self.schedule = schedule
-        self.mode = mode
-        self._book = book
-
-    def wait(self, tick: Callable[[], object]) -> None:
-        """Until the schedule is over; `tick` is called now and then."""
-        await_run(self.job, self.schedule, lambda: self._book.last(FAST), tick)
-
-    def now_s(self, now_ns: int) -> float | None:
-        """Seconds since its start; None: it has not begun."""
-        note = self._book.last(FAST)
-        return None if note is None else (now_ns - note.start_ns) / 1e9
-
-    def result(self) -> Neighbour:
-        """What is known so far."""
-        timeline, first = history(self.job, self.schedule), self._book.last(FAST)
-        start_ns = timeline.start_ms * 1_000_000 if first is None else first.start_ns
-        fast, slow = (vertex_named(self.job, name) for name in (FAST, SLOW))
-        return Neighbour(
+    def result(self) -> NeighbourResult:
+        """Return the figures so far."""
+        timeline = self.timeline()
+        start_ns = self.start_ns(timeline)
+        fast, slow = self.vertex(FAST), self.vertex(SLOW)
+        return NeighbourResult(
             mode=self.mode,
             schedule=self.schedule,
             record_bytes=fast.bytes_in / fast.records_in if fast.records_in else 0.0,
@@ -196,33 +182,124 @@ class NeighbourRun:
             took={
                 name: [((one.sent_ns - start_ns) / 1e9, (one.came_ns - one.sent_ns) / 1e6) for one in notes]
                 for name in (FAST, SLOW)
-                if (notes := self._book.notes(name))
+                if (notes := self.notes.notes(name))
             },
         )
 
 
 def start_neighbour(
-    where: Where, schedule: Schedule, mode: FlowControl, settings: Mapping[str, object] | None = None
+    host: ExperimentHost, schedule: PhaseSchedule, mode: FlowControl, settings: Mapping[str, object] | None = None
 ) -> NeighbourRun:
-    """Start the job of one way of flow control.
-
-    >>> import headgate as hg
-    >>> from headgate.experiments.running import Where
-    >>> from headgate.experiments.schedule import Schedule, neighbour_phases
-    >>> where = Where("threads", lambda settings: hg.environment(local=True, parallelism=1, settings=settings))
-    >>> run = start_neighbour(where, Schedule(neighbour_phases(1), phase_s=0.1, lead_s=0.1), FlowControl.CREDIT)
-    >>> run.wait(lambda: None)
-    >>> run.result().mode
-    <FlowControl.CREDIT: 'credit'>
-    """
-    env = where.environment({**(settings or {}), **meter_settings(schedule), "network.flow_control": mode.value})
-    book, run = Notebook(), secrets.token_hex(8)
-    told = []
+    """Start the job of one mode."""
+    env = host.environment({**(settings or {}), **meter_settings(schedule), "network.flow_control": mode.value})
+    store, run_id = NoteStore(), secrets.token_hex(8)
+    notes = []
     for name, neighbour in ((FAST, False), (SLOW, True)):
-        made = env.from_source(Producer(run, schedule, neighbour=neighbour))
+        made = env.from_source(PhaseSource(run_id, schedule, neighbour=neighbour))
         made.name(f"{'slow' if neighbour else 'fast'} producer").slot_sharing_group("producing")
-        consumer = Consumer(name, schedule, pause_s=_PAUSE_S if neighbour else 0.0)
-        notes = made.map_batches(consumer, output_type=Note)
-        told.append(notes.name(name).slot_sharing_group("consuming"))
-    told[0].union(told[1]).sink_to(hg.CollectSink(book)).name("notes")
-    return NeighbourRun(env.execute_async(f"neighbour, {mode}"), book, schedule, mode)
+        consumer = PhaseConsumer(name, schedule, pause_s=_PAUSE_S if neighbour else 0.0)
+        own = made._then(name, partial(ConsumeOperator, consumer), hint=BarrierNote)
+        notes.append(own.slot_sharing_group("consuming"))
+    notes[0].union(notes[1]).sink_to(hg.CollectSink(store)).name("notes")
+    run = NeighbourRun(env.execute_async(f"neighbour, {mode}"), store, schedule, FAST)
+    run.mode = mode
+    return run
+
+
+# Table, JSON, charts ---------------------------------------------------------------------------------------------
+
+
+def neighbour_table(found: Mapping[FlowControl, NeighbourResult]) -> tuple[list[str], list[list[str]]]:
+    """Return a column for each mode."""
+    runs = list(found.values())
+    speeds = {
+        "fast consumer, alone": [one.alone_per_s() for one in runs],
+        "fast consumer, beside the slow one": [one.beside_per_s() for one in runs],
+    }
+    keeps = ["" if (kept := one.keeps()) is None else f"{100 * kept:.0f} %" for one in runs]
+    alone, beside, slow = (
+        [one.barriers(name, beside=slowed) for one in runs]
+        for name, slowed in ((FAST, False), (FAST, True), (SLOW, True))
+    )
+    times = {
+        "barrier to the fast one, alone, median": [one.p50_ms for one in alone],
+        "beside the slow one, median": [one.p50_ms for one in beside],
+        "beside the slow one, longest": [one.max_ms for one in beside],
+        "barrier to the slow one, median": [one.p50_ms for one in slow],
+        "barrier to the slow one, longest": [one.max_ms for one in slow],
+    }
+    rows = [
+        *([name, *map(_thousands, values)] for name, values in speeds.items()),
+        ["it keeps", *keeps],
+        ["slow consumer", *(_thousands(one.slow_per_s()) for one in runs)],
+        *([name, *("" if ms is None else f"{ms:,.1f} ms" for ms in values)] for name, values in times.items()),
+    ]
+    return ["with flow control by", *(mode.value for mode in found)], rows
+
+
+def neighbour_json(found: Mapping[FlowControl, NeighbourResult], info: RunInfo) -> dict[str, Any]:
+    """Return all figures for `--json`."""
+    verdict = verdict_of(found)
+    return {
+        "experiment": "neighbour",
+        **info.to_dict(),
+        "phase_seconds": next(iter(found.values())).schedule.phase_s,
+        "runs": [{**one.to_dict(), "steps": {"fast": steps_json(one.fast)}} for one in found.values()],
+        "verdict": {"passed": verdict.passed, "line": str(verdict)},
+    }
+
+
+def neighbour_report(found: Mapping[FlowControl, NeighbourResult], info: RunInfo) -> ExperimentReport:
+    """Return the report."""
+    header, rows = neighbour_table(found)
+    return ExperimentReport(
+        title="Does a slow neighbour slow a fast consumer?",
+        verdict=verdict_of(found),
+        command=info.command,
+        about=info.line(),
+        words=(_WHAT, _HOW),
+        header=header,
+        rows=rows,
+        panels=neighbour_panels(found),
+    )
+
+
+def neighbour_panels(found: Mapping[FlowControl, NeighbourResult]) -> list[ChartPanel]:
+    """Return the charts; the first is also that of the terminal."""
+    schedule = next(iter(found.values())).schedule
+    spans = spans_of(schedule)
+    return [
+        ChartPanel(
+            title="The fast consumer",
+            y_label="1,000 records/s",
+            lines=[line_of(f"fast, {mode}", one.fast, 1e-3, schedule.end_s) for mode, one in found.items()],
+            spans=spans,
+            words=(
+                "In the shaded phases a second consumer, which is slow, is served over the same connection. With "
+                "credit, a buffer is sent to it only when it has a place for it, so the connection stays free and the "
+                "fast consumer continues. With tcp the records of the slow one fill the connection, and all later "
+                "records wait."
+            ),
+        ),
+        ChartPanel(
+            title="How long a barrier takes",
+            y_label="ms",
+            lines=[
+                points_of(f"{name.partition(' ')[0]}, {mode}", one.took.get(name, ()))
+                for mode, one in found.items()
+                for name in (FAST, SLOW)
+            ],
+            spans=spans,
+            words=(
+                "Each point is a checkpoint barrier, an event that travels in order with the records, at the time it "
+                "was sent. Through the slow channel it takes long with both modes: the records before it are consumed "
+                "first. The fast channel's barriers are delayed with tcp, but not with credit. A checkpoint takes as "
+                "long as its slowest barrier. The scale is logarithmic."
+            ),
+            log_y=True,
+        ),
+    ]
+
+
+def _thousands(per_s: float | None) -> str:
+    return "" if per_s is None else f"{per_s / 1000:,.0f} k/s"

@@ -1,31 +1,44 @@
-"""The report of an experiment: one HTML file that needs nothing else, to be read in any browser, now or in years.
+"""The report of an experiment: one HTML file that needs no other, and the description of the run.
 
-Called in the driver after a run. Charts are drawn by plotly.js, which is written into the file; plotly, from the extra
-`ui`, is where it is taken from. The file fetches nothing: its own policy forbids that, and its scripts are its own. It
-follows the reader's choice of light or dark. All text of a run is escaped; figures are JSON and never read as HTML.
+plotly.js draws the charts. Its source, from the extra `ui`, is written into the file. The file fetches nothing: its own
+policy forbids it. It follows the reader's choice of light or dark. All text of a run is escaped.
 """
 
 from __future__ import annotations
 
 import html
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from importlib.resources import files
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
+from headgate.bench.charts import COLOURS, DARK_COLOURS, ChartPanel, Line, LineKind, Span, check_file
+from headgate.bench.harness import machine
 from headgate.errors import ConfigError
-from headgate.experiments.panels import COLOURS, DARK_COLOURS, check_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from headgate.experiments.panels import Line, Panel
-    from headgate.experiments.running import Verdict
+    from headgate.experiments.figures import Speeds
+    from headgate.experiments.running import ExperimentVerdict
+    from headgate.experiments.schedule import PhaseSchedule
 
-__all__ = ["Report", "check_html", "render", "write_html"]
+__all__ = [
+    "ExperimentReport",
+    "RunInfo",
+    "check_html",
+    "line_of",
+    "points_of",
+    "render",
+    "spans_of",
+    "steps_json",
+    "write_html",
+]
 
+_MOST_POINTS: Final = 3000  # of one line: more cannot be distinguished, and make files large
 _POLICY: Final = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 _STYLE: Final = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #1b1f24; --faint: #59636e; --rule: #d1d9e0;
@@ -90,52 +103,70 @@ window.addEventListener("resize", draw);
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What a report says.
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """The command of a run and where it ran."""
 
-    >>> from headgate.experiments.running import Verdict
-    >>> report = Report(
-    ...     title="follow", verdict=Verdict(True, "it did"), command="headgate experiment follow", about="2 cores",
-    ...     words=("What this is.",), header=("phase",), rows=(("released",),), panels=(),
-    ... )
-    >>> report.command
-    'headgate experiment follow'
-    """
+    command: str
+    where: str
+
+    def machine(self) -> dict[str, Any]:
+        """Return what a reader needs to judge the figures."""
+        found: dict[str, Any] = machine()
+        own = {key: found[key] for key in ("cores", "platform", "python")}
+        return {**own, "headgate": found["versions"]["headgate"]}
+
+    def line(self) -> str:
+        """Return all of it, and the time, in one line."""
+        found = self.machine()
+        cores = f"{found['cores']} core{'' if found['cores'] == 1 else 's'}"
+        when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+        return f"{when}; {self.where}; {cores}, {found['python']}, {found['platform']}; headgate {found['headgate']}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {"command": self.command, "where": self.where, "machine": self.machine()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentReport:
+    """The content of a report."""
 
     title: str
-    verdict: Verdict
+    verdict: ExperimentVerdict
     command: str  # that made it
     about: str  # when and where, in one line
     words: tuple[str, ...]  # paragraphs
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    panels: tuple[Panel, ...]
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    panels: Sequence[ChartPanel]
 
 
 def check_html(file: Path) -> None:
-    """Raise before anything is run if the report could not be written afterwards.
+    """Check that the report can be written, before anything runs.
 
-    >>> from pathlib import Path
-    >>> check_html(Path("report.html"))
+    Raises:
+        ConfigError: The file cannot be written, or plotly is missing.
     """
     check_file("--html", file, ".html")
     if find_spec("plotly") is None:
         raise ConfigError("--html needs plotly, which is not installed: pip install 'headgate[ui]', or say --no-html")
 
 
-def render(report: Report, *, plotly_js: str | None = None) -> str:
-    """The file's text; `plotly_js` is the library's source, by default the installed one's.
+def write_html(report: ExperimentReport, file: Path) -> None:
+    """Render a report into a file.
 
-    >>> from headgate.experiments.running import Verdict
-    >>> report = Report(
-    ...     title="follow", verdict=Verdict(True, "it did"), command="headgate experiment follow", about="2 cores",
-    ...     words=("What this is.",), header=("phase",), rows=(("released",),), panels=(),
-    ... )
-    >>> text = render(report, plotly_js="")
-    >>> "<strong>PASS</strong>: it did" in text, "<td>released</td>" in text
-    (True, True)
+    Raises:
+        ConfigError: It cannot be written.
     """
+    try:
+        file.write_text(render(report), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--html {file}: {error.strerror or error}") from error
+
+
+def render(report: ExperimentReport, *, plotly_js: str | None = None) -> str:
+    """Return the text of the file; `plotly_js` is the library's source, by default the installed one's."""
     verdict = report.verdict
     colour, word = ("pass", "PASS") if verdict.passed else ("fail", "FAIL")
     library = _library() if plotly_js is None else plotly_js
@@ -172,49 +203,33 @@ def render(report: Report, *, plotly_js: str | None = None) -> str:
 """
 
 
-def write_html(report: Report, file: Path) -> None:
-    """Render a report into a file.
-
-    >>> from pathlib import Path
-    >>> write_html.__name__
-    'write_html'
-    """
-    try:
-        file.write_text(render(report), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--html {file}: {error.strerror or error}") from error
-
-
 def _library() -> str:
-    """plotly.js, without importing plotly, which takes a second."""
+    """Return the source of plotly.js, without importing plotly, which takes a second."""
     return files("plotly").joinpath("package_data", "plotly.min.js").read_text("utf-8")
 
 
-def _table(report: Report) -> str:
+def _table(report: ExperimentReport) -> str:
     head = "".join(f'<th scope="col">{_text(name)}</th>' for name in report.header)
     body = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in report.rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _data(panels: Sequence[Panel]) -> dict[str, Any]:
+def _data(panels: Sequence[ChartPanel]) -> dict[str, Any]:
     return {"light": COLOURS, "dark": DARK_COLOURS, "panels": [_panel(panel) for panel in panels]}
 
 
-def _panel(panel: Panel) -> dict[str, Any]:
+def _panel(panel: ChartPanel) -> dict[str, Any]:
     ends = [span.end_s for span in panel.spans]
     return {
         "y_label": panel.y_label,
         "log_y": panel.log_y,
         "range": [0.0, max(ends)] if ends else None,
-        "spans": [
-            {"begin_s": one.begin_s, "end_s": one.end_s, "name": one.name, "shaded": one.shaded} for one in panel.spans
+        "spans": [asdict(span) for span in panel.spans],
+        "lines": [
+            {"name": one.name, "kind": one.kind.value, "x": _rounded(one.x), "y": _rounded(one.y)}
+            for one in panel.lines
         ],
-        "lines": [_line(line) for line in panel.lines],
     }
-
-
-def _line(line: Line) -> dict[str, Any]:
-    return {"name": line.name, "kind": line.kind.value, "x": _rounded(line.x), "y": _rounded(line.y)}
 
 
 def _rounded(values: Sequence[float | None]) -> list[float | None]:
@@ -226,5 +241,37 @@ def _text(text: str) -> str:
 
 
 def _json(data: object) -> str:
-    """JSON that cannot end the script it stands in."""
+    """Return JSON that cannot end the script around it."""
     return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+# The parts of a panel ----------------------------------------------------------------------------------------------
+
+
+def spans_of(schedule: PhaseSchedule) -> list[Span]:
+    """Return the lead and the phases; those with a slow consumer are shaded."""
+    return [
+        Span(0.0, schedule.lead_s, "full speed"),
+        *(
+            Span(*schedule.bounds(number), phase.name, shaded=phase.consumer < 1 or phase.neighbour)
+            for number, phase in enumerate(schedule.phases)
+        ),
+    ]
+
+
+def line_of(name: str, speeds: Speeds, scale: float, end_s: float) -> Line:
+    """Return speeds times a scale, from the start to the end of the schedule."""
+    kept = [(x, y) for x, y in zip(speeds.middles_s(), speeds.per_s, strict=True) if 0 <= x <= end_s]
+    return Line(name, [round(x, 3) for x, _ in kept], [None if y is None else y * scale for _, y in kept])
+
+
+def points_of(name: str, points: Sequence[tuple[float, float]], scale: float = 1.0) -> Line:
+    """Return points, their heights times a scale; of very many, the highest of each few."""
+    each = max(1, -(-len(points) // _MOST_POINTS))
+    kept = [max(points[at : at + each], key=lambda point: point[1]) for at in range(0, len(points), each)]
+    return Line(name, [x for x, _ in kept], [y * scale for _, y in kept], LineKind.POINTS)
+
+
+def steps_json(speeds: Speeds) -> dict[str, Any]:
+    """Return speeds for JSON."""
+    return {"start_s": speeds.start_s, "step_s": speeds.step_s, "per_s": list(speeds.per_s)}

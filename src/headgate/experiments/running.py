@@ -1,8 +1,4 @@
-"""How an experiment's job is run and waited for: what both experiments share.
-
-Called in the driver, on the thread of whoever wants the figures. Invariant: a job that is not over when `awaited`
-is left, by an error or by Ctrl-C, is cancelled.
-"""
+"""The job of an experiment: its settings, how the driver waits for it, and what its meters have kept."""
 
 from __future__ import annotations
 
@@ -19,39 +15,29 @@ if TYPE_CHECKING:
 
     import headgate as hg
     from headgate.coordinator import Job
-    from headgate.experiments.flow import Note
-    from headgate.experiments.schedule import Schedule
+    from headgate.experiments.schedule import PhaseSchedule
+    from headgate.experiments.tasks import NoteStore
     from headgate.observe.timeline import Timeline
 
-__all__ = ["Verdict", "Where", "await_run", "history", "meter_settings", "vertex_named"]
+__all__ = ["ExperimentHost", "ExperimentRun", "ExperimentVerdict", "meter_settings"]
 
-_TICK_S: Final = 0.5  # workers report once a second
-_START_S: Final = 120.0  # what workers may take to start
-_END_S: Final = 60.0  # and to end after the schedule has
+_TICK_S: Final = 0.5  # workers report once per second
+_START_S: Final = 120.0  # for workers to start
+_END_S: Final = 60.0  # for the job to end after its schedule
 _MARGIN_S: Final = 60.0  # of the history
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """What runs the jobs of an experiment.
-
-    >>> import headgate as hg
-    >>> where = Where("threads of this process", lambda settings: hg.environment(local=True, settings=settings))
-    >>> where.environment({"memory.segment_size": "16 KiB"}).settings.memory.segment_size
-    16384
-    """
+class ExperimentHost:
+    """Makes the environments of an experiment from settings."""
 
     name: str
     environment: Callable[[Mapping[str, object]], hg.StreamExecutionEnvironment]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What came of it: one line.
-
-    >>> str(Verdict(False, "it did not"))
-    'FAIL: it did not'
-    """
+class ExperimentVerdict:
+    """PASS or FAIL, and the reason in one line."""
 
     passed: bool
     text: str
@@ -60,77 +46,60 @@ class Verdict:
         return f"{'PASS' if self.passed else 'FAIL'}: {self.text}"
 
 
-def meter_settings(schedule: Schedule) -> dict[str, object]:
-    """Settings with which the job's meters cover all of a run, in steps of 100 ms.
-
-    >>> from headgate.experiments.schedule import FOLLOW, Schedule
-    >>> meter_settings(Schedule(FOLLOW, phase_s=10.0, lead_s=2.0))
-    {'metrics.interval': '100 ms', 'metrics.history': '112 s'}
-    """
+def meter_settings(schedule: PhaseSchedule) -> dict[str, object]:
+    """Return the settings with which the job's meters keep all of a run, in steps of 100 ms."""
     return {"metrics.interval": f"{STEP_MS} ms", "metrics.history": f"{round(schedule.end_s + _MARGIN_S)} s"}
 
 
-def await_run(
-    job: Job,
-    schedule: Schedule,
-    last_note: Callable[[], Note | None],
-    tick: Callable[[], object],
-    *,
-    tick_s: float = _TICK_S,
-) -> None:
-    """Wait until the schedule is over, and the job too unless it goes on; call `tick` now and then.
+class ExperimentRun:
+    """A job under way; the notes of `consumer` give the start of the run."""
 
-    Raises:
-        HeadgateError: The job has failed, or takes far longer than it should.
+    def __init__(self, job: Job, notes: NoteStore, schedule: PhaseSchedule, consumer: str) -> None:
+        self.job = job
+        self.notes = notes
+        self.schedule = schedule
+        self._consumer = consumer
 
-    >>> import headgate as hg
-    >>> from headgate.experiments.schedule import FOLLOW, Schedule
-    >>> env = hg.environment(local=True, parallelism=1)
-    >>> ignored = env.from_collection([1]).for_each(lambda n: None)
-    >>> schedule = Schedule(FOLLOW, phase_s=10.0, lead_s=2.0)
-    >>> await_run(env.execute_async(), schedule, lambda: None, lambda: None)
-    """
-    began_s = time.monotonic()
-    while not job.await_termination(tick_s):
+    def wait(self, tick: Callable[[], object], *, tick_s: float = _TICK_S) -> None:
+        """Block until the schedule is over, and the job too unless it goes on; call `tick` every `tick_s`.
+
+        Raises:
+            HeadgateError: The job failed, or takes far longer than its schedule; then it is cancelled.
+        """
+        began_s = time.monotonic()
+        while not self.job.await_termination(tick_s):
+            tick()
+            passed_s, waited_s = self.now_s(time.time_ns()), time.monotonic() - began_s
+            if self.schedule.goes_on and passed_s is not None and passed_s > self.schedule.end_s + 2 * _TICK_S + 1.0:
+                return  # the reports of its last second have come
+            if waited_s > (_START_S if passed_s is None else _START_S + self.schedule.end_s + _END_S):
+                stop(self.job)
+                what = "no record came" if passed_s is None else "it did not end"
+                raise HeadgateError(f"{self.job.name}: {what} within {waited_s:.0f} s")
         tick()
-        note, now_s = last_note(), time.monotonic()
-        passed_s = 0.0 if note is None else (time.time_ns() - note.start_ns) / 1e9
-        if schedule.goes_on and note is not None and passed_s > schedule.end_s + 2 * _TICK_S + 1.0:
-            return  # the reports of its last second are there
-        if now_s - began_s > (_START_S if note is None else _START_S + schedule.end_s + _END_S):
-            stop(job)
-            what = "no record came" if note is None else "it did not end"
-            raise HeadgateError(f"{job.name}: {what} within {now_s - began_s:.0f} s")
-    tick()
 
+    def now_s(self, now_ns: int) -> float | None:
+        """Return the seconds since the start of the run; None before the first record."""
+        note = self.notes.last(self._consumer)
+        return None if note is None else (now_ns - note.start_ns) / 1e9
 
-def history(job: Job, schedule: Schedule) -> Timeline:
-    """All that the job's meters have kept of a run.
+    def timeline(self) -> Timeline:
+        """Return all that the job's meters have kept."""
+        seconds = self.schedule.end_s + _MARGIN_S
+        return self.job.timeline(seconds=seconds, points=round(seconds * 1000 / STEP_MS))
 
-    >>> import headgate as hg
-    >>> from headgate.experiments.schedule import FOLLOW, Schedule
-    >>> env = hg.environment(local=True, parallelism=1)
-    >>> ignored = env.from_collection([1]).for_each(lambda n: None)
-    >>> history(env.execute(), Schedule(FOLLOW, phase_s=10.0, lead_s=2.0)).step_ms
-    100
-    """
-    seconds = schedule.end_s + _MARGIN_S
-    return job.timeline(seconds=seconds, points=round(seconds * 1000 / STEP_MS))
+    def start_ns(self, timeline: Timeline) -> int:
+        """Return the start of the run; before the first record, that of the timeline."""
+        note = self.notes.last(self._consumer)
+        return timeline.start_ms * 1_000_000 if note is None else note.start_ns
 
+    def vertex(self, name: str) -> Any:
+        """Return the progress of a vertex.
 
-def vertex_named(job: Job, name: str) -> Any:
-    """The progress of a vertex, by its name.
-
-    Raises:
-        HeadgateError: There is none.
-
-    >>> import headgate as hg
-    >>> env = hg.environment(local=True, parallelism=1)
-    >>> ended = env.from_collection([1, 2]).for_each(lambda n: None).name("end")
-    >>> vertex_named(env.execute(), "collection -> end").records_in
-    2
-    """
-    for vertex in job.last_progress.vertices:
-        if vertex.name == name:
-            return vertex
-    raise HeadgateError(f"{job.name} has no vertex {name!r}")
+        Raises:
+            HeadgateError: There is no vertex of that name.
+        """
+        for vertex in self.job.last_progress.vertices:
+            if vertex.name == name:
+                return vertex
+        raise HeadgateError(f"{self.job.name} has no vertex {name!r}")

@@ -1,4 +1,4 @@
-"""From what the user wrote to what is run: nodes, then vertices and exchanges. Plain data; nothing runs here."""
+"""The graph of the user's operators, and the plan made of it: vertices and exchanges. Plain data; nothing runs here."""
 
 from headgate.graph.explain import explain_mermaid, explain_text
 from headgate.graph.plan import ChainedOperator, Exchange, Plan, Ship, ShipKind, Vertex

@@ -1,11 +1,11 @@
-"""How deep in the job an exchange is, which is the lane that workers read it in (`net.peers`).
+"""The depth of an exchange in the job, which selects its connection in tcp mode (`lane` on the wire, see `net.peers`).
 
-Without credit a worker stops reading a connection for want of one buffer. If everything came over one, a task that
-waits for others to read what it has written could be what keeps its own worker from reading. So each depth has a
-connection of its own. Called by the planner, and by workers that set up their tasks. Plain data; nothing runs here.
+Without credit, a worker stops reading a connection while one channel has no buffer. With a single connection, a task
+that waits until other tasks read its output could keep its own worker from reading: a deadlock. So each depth has its
+own connection. Called by the planner, and by workers that set up their tasks.
 
-Invariant: what a task writes is deeper than all that it reads, unless that is on disk. Who reads from disk does not
-wait for others to read: its region writes to disk, too.
+Invariant: the output of a task is deeper than all of its inputs, except those on disk. A task that reads from disk
+waits for no other task: its region also writes to disk.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["check_depth", "depth_of"]
 
 
 def depth_of(plan: Plan, exchange: Exchange) -> int:
-    """The most exchanges that a record can have come through before this one; 0 for what is read from disk.
+    """Return the maximum number of exchanges before this one on a record's path; 0 for an exchange on disk.
 
     >>> from headgate.config import Settings
     >>> from headgate.graph.plan import Plan, Exchange, Ship, ShipKind, Vertex
     >>> vertices = tuple(Vertex(number, name, 2, 128, ()) for number, name in enumerate(["words", "count", "both"]))
-    >>> ways = [(0, 1), (0, 2), (1, 2)]  # producer and consumer: what is read is joined with its own count
+    >>> edges = [(0, 1), (0, 2), (1, 2)]  # producer and consumer: a stream is joined with its own count
     >>> ship = Ship(ShipKind.REBALANCE)
-    >>> exchanges = tuple(Exchange(number, one, 0, other, ship) for number, (one, other) in enumerate(ways))
+    >>> exchanges = tuple(Exchange(number, one, 0, other, ship) for number, (one, other) in enumerate(edges))
     >>> plan = Plan("1", "etl", vertices, exchanges, workers=2, settings=Settings())
     >>> [depth_of(plan, exchange) for exchange in exchanges]
     [0, 0, 1]
@@ -39,14 +39,10 @@ def depth_of(plan: Plan, exchange: Exchange) -> int:
 
 
 def check_depth(plan: Plan) -> None:
-    """Refuse a plan that is deeper than there are lanes, where these are needed.
+    """Check that a plan in tcp mode is not deeper than the number of connections allows.
 
     Raises:
-        ConfigError: It is; the text names the first operator that is too deep.
-
-    >>> from headgate.config import Settings
-    >>> from headgate.graph.plan import Plan, Vertex
-    >>> check_depth(Plan("1", "etl", (Vertex(0, "words", 2, 128, ()),), (), workers=2, settings=Settings()))
+        ConfigError: The plan is too deep; the text names the first operator that is.
     """
     if plan.settings.network.flow_control is not FlowControl.TCP:
         return
@@ -60,9 +56,9 @@ def check_depth(plan: Plan) -> None:
 
 
 def _depths(plan: Plan) -> list[int]:
-    """Of each vertex: the most exchanges between a source, or a disk, and it."""
+    """Return for each vertex the maximum number of exchanges from a source, or from disk, to it."""
     depths = [0] * len(plan.vertices)
-    for exchange in sorted(plan.exchanges, key=lambda one: one.consumer):  # producers come before their consumers
+    for exchange in sorted(plan.exchanges, key=lambda one: one.consumer):  # producers have smaller numbers
         if not exchange.blocking:
             depths[exchange.consumer] = max(depths[exchange.consumer], depths[exchange.producer] + 1)
     return depths

@@ -1,8 +1,8 @@
-"""A plan for people: as text, and as a Mermaid diagram.
+"""A description of a plan: as text, and as a Mermaid diagram.
 
-Shows what is decided before anything runs: whether it is STREAMING or BATCH, which operators form a task, where its
-subtasks are, how records get from one task to the next and by which serializer, and how many network buffers each
-worker needs of those it has (M5). In BATCH also what goes through disk, and which stages wait for which.
+It contains the decisions before the run: the mode, the operators of each task, the workers of its subtasks, the
+shipping and serializer of each exchange, and the network buffers that each worker needs and has (M5). In BATCH also the
+blocking exchanges, and the order of the stages.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["explain_mermaid", "explain_text"]
 
 
 def explain_text(plan: Plan, *, memory_bytes: int) -> str:
-    """The plan as lines of text.
+    """Return the plan as lines of text.
 
     Args:
         plan: The plan.
@@ -96,7 +96,7 @@ def _vertex_lines(plan: Plan, vertex: Vertex, serializers: _Serializers) -> Iter
 
 
 def _stage_lines(regions: Regions) -> Iterator[str]:
-    """What is run together in a worker, and what it waits for."""
+    """Yield the stages, and the stages that each one waits for."""
     yield "stages, of which a worker runs one at a time:"
     for stage in regions.stages:
         vertices = ", ".join(f"[{vertex}]" for vertex in stage.vertices)
@@ -112,7 +112,7 @@ def _waits_for(regions: Regions, stage: Stage) -> str:
 
 
 def _chain_lines(vertex: Vertex) -> Iterator[str]:
-    """The operators of a vertex, where they are not just one after another."""
+    """Yield the operators of a vertex, unless each reads the one before it."""
     operators = vertex.operators
     if all(one.tag is None and one.reads in (None, number - 1) for number, one in enumerate(operators)):
         return
@@ -136,7 +136,7 @@ def _shipped(exchange: Exchange) -> str:
 
 
 class _Serializers:
-    """What the workers will choose."""
+    """The serializers that the workers will select."""
 
     def __init__(self, plan: Plan) -> None:
         self._registry = SerializerRegistry()
@@ -151,7 +151,7 @@ class _Serializers:
 
 
 def _budget_lines(plan: Plan, memory_bytes: int) -> Iterator[str]:
-    """The buffers that each worker needs, of how many it has; workers that need the same stand together."""
+    """Yield the buffers that each worker needs and has; workers with the same needs share a line."""
     limits, segment_size = Limits.of(plan.settings.network), plan.settings.memory.segment_size
     available = memory_bytes // segment_size
     needs = "needs for the largest of its stages" if plan.batch else "needs"
@@ -182,7 +182,7 @@ def _named(workers: list[int], driver: int) -> str:
 
 
 def explain_mermaid(plan: Plan) -> str:
-    """The plan as a Mermaid flowchart; in BATCH with a title that says so, stages as boxes, thick blocking exchanges.
+    """Return the plan as a Mermaid flowchart; in BATCH with a title, stages as boxes, and thick blocking exchanges.
 
     >>> from headgate.config import Settings
     >>> from headgate.graph import Edge, Ship, StreamGraph, make_plan
@@ -212,7 +212,7 @@ def explain_mermaid(plan: Plan) -> str:
 
 
 def _subgraphs(plan: Plan) -> Iterable[str]:
-    """Stages in BATCH; otherwise slot groups, where there are several."""
+    """Yield boxes: stages in BATCH; otherwise slot groups, if there are several."""
     boxes: list[tuple[str, str, list[int]]] = []
     if plan.batch:
         boxes = [(f"s{stage.id}", f"stage {stage.id}", list(stage.vertices)) for stage in stages_of(plan)]
@@ -227,7 +227,7 @@ def _subgraphs(plan: Plan) -> Iterable[str]:
 
 
 def _quoted(text: str) -> str:
-    """Text that Mermaid shows as it is."""
+    """Return text with Mermaid's special characters escaped."""
     for character, name in (("#", "#35;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;")):
         text = text.replace(character, name)
     return text

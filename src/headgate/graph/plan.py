@@ -1,11 +1,10 @@
-"""The plan of a job: plain data that says which operators run where and how they are connected.
+"""Plan: the vertices of a job, their workers and their exchanges, as plain data.
 
-Made from the stream graph by `graph.planner`, in the driver; read by every worker, where it arrives with the user's
-functions in it. Nothing here runs anything.
+`graph.planner` makes it from the stream graph, in the driver; every worker receives it, with the user's functions.
 
-Invariants: subtask i of a vertex is in worker i, and a vertex `in_driver` has one subtask, in the driver, whose worker
-number is the number of workers; vertices come after those they read from, and so do the operators of a chain, of which
-the first is its head; the exchanges of a vertex are numbered as `outputs` lists them.
+Invariants: subtask i of a vertex runs on worker i of its slot group. A vertex `in_driver` has one subtask, in the
+driver, whose worker number is the number of workers. A vertex has a greater number than its inputs, and so has an
+operator of a chain, whose first operator is the head. The exchanges of a vertex are numbered in the order of `outputs`.
 """
 
 from __future__ import annotations
@@ -23,18 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
 
     from headgate.config import BufferTimeout, Settings
+    from headgate.functions.source import Source
     from headgate.task.operator import Operator
-    from headgate.task.source import Source
 
 __all__ = ["ChainedOperator", "Exchange", "Partition", "Plan", "Ship", "ShipKind", "Vertex"]
 
 
 class ShipKind(StrEnum):
-    """Which of the consumer's subtasks a record goes to.
-
-    >>> ShipKind("hash") is ShipKind.HASH
-    True
-    """
+    """The rule that selects the consumer's subtask of a record."""
 
     FORWARD = "forward"
     REBALANCE = "rebalance"
@@ -49,27 +44,19 @@ class ShipKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ship:
-    """How records are shipped over an exchange, with what that needs.
-
-    >>> Ship(ShipKind.HASH_COLUMNS, columns=("word",)).kind
-    <ShipKind.HASH_COLUMNS: 'hash-columns'>
-    """
+    """The shipping of an exchange: its kind and parameters."""
 
     kind: ShipKind
     key: Callable[[Any], Hashable] | None = None  # of HASH
-    columns: tuple[str, ...] = ()  # of HASH_COLUMNS: record batches are partitioned by these
+    columns: tuple[str, ...] = ()  # of HASH_COLUMNS: the key columns of record batches
     function: Callable[[Any, int], int] | None = None  # of CUSTOM: (record, channels) -> channel
 
 
 class Partition(msgspec.Struct, frozen=True, order=True):
-    """A result partition of a job, without what all of them share.
-
-    >>> Partition(vertex=3, output=0, subtask=7).subtask
-    7
-    """
+    """The identity of a result partition within a job."""
 
     vertex: int
-    output: int  # which of the vertex's exchanges
+    output: int  # the number of the exchange among the vertex's outputs
     subtask: int
 
 
@@ -77,30 +64,22 @@ class Partition(msgspec.Struct, frozen=True, order=True):
 class ChainedOperator:
     """One operator of a vertex.
 
-    `make` makes the operator for one subtask: what it closes over is this subtask's own copy of the user's functions.
-    A head reads the vertex's input, or a source if it has one.
-
-    >>> from headgate.task.basic import PassOn
-    >>> ChainedOperator(0, "collection", PassOn).reads is None
-    True
+    `make` creates the operator for one subtask, with the subtask's own copy of the user's functions. A head reads the
+    vertex's input, or its source.
     """
 
     id: int  # of the node in the stream graph
     name: str
     make: Callable[[], Operator]
-    reads: int | None = None  # the operator of this chain that it reads from; None: it is the head
+    reads: int | None = None  # the index of its input in this chain; None: it is the head
     tag: str | None = None  # the side output that it reads; None: the main one
     source: Source[Any] | None = None
-    splits: tuple[Any, ...] = ()  # of the source: split i is read by subtask i % parallelism
+    splits: tuple[Any, ...] = ()  # of the source: subtask i % parallelism reads split i
 
 
 @dataclass(frozen=True, slots=True)
 class Vertex:
-    """Operators without an exchange between them, which run as one task; as many tasks as its parallelism.
-
-    >>> Vertex(0, "words", parallelism=2, max_parallelism=128, operators=()).inputs
-    1
-    """
+    """A chain of operators without exchanges between them. Each of its subtasks runs as one task."""
 
     id: int
     name: str
@@ -112,14 +91,14 @@ class Vertex:
     slot_group: str = "default"
 
     def workers(self, plan: Plan) -> range:
-        """The workers that have a subtask of it: subtask i is in the i-th of these."""
+        """Return the workers of its subtasks: subtask i runs on the i-th of these."""
         first = plan.workers if self.in_driver else plan.first_worker(self.slot_group)
         return range(first, first + self.parallelism)
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One way from a vertex to another: a result partition of each producer, a gate's channels at each consumer.
+    """A connection from a vertex to another: a result partition per producer, and a gate's channels per consumer.
 
     >>> forward = Exchange(0, producer=0, operator=0, consumer=1, ship=Ship(ShipKind.FORWARD))
     >>> forward.producers_of(1, producers=2, consumers=2)
@@ -133,13 +112,13 @@ class Exchange:
     ship: Ship
     tag: str | None = None
     input: int = 0  # of the consumer's head: 0 or 1
-    output: int = 0  # which of the producer's exchanges this is
-    hint: object = None  # the declared type of its records; None: not declared
-    buffer_timeout: BufferTimeout | None = None  # None: as `execution.buffer_timeout` says
-    blocking: bool = False  # through disk: consumers begin when their producers have finished
+    output: int = 0  # the number of the exchange among the producer's outputs
+    hint: object = None  # the declared type of its records, or None
+    buffer_timeout: BufferTimeout | None = None  # None: `execution.buffer_timeout`
+    blocking: bool = False  # on disk: consumers start after their producers have finished
 
     def consumers_of(self, subtask: int, producers: int, consumers: int) -> range:
-        """The consumer's subtasks that a producer's subtask writes to, which are its subpartitions in order.
+        """Return the consumer's subtasks that a producer's subtask writes to, in the order of its subpartitions.
 
         >>> rescale = Exchange(0, producer=0, operator=0, consumer=1, ship=Ship(ShipKind.RESCALE))
         >>> [list(rescale.consumers_of(subtask, producers=2, consumers=5)) for subtask in range(2)]
@@ -155,7 +134,7 @@ class Exchange:
         return range(-(-subtask * consumers // producers), -(-(subtask + 1) * consumers // producers))
 
     def producers_of(self, subtask: int, producers: int, consumers: int) -> list[int]:
-        """The producer's subtasks that a consumer's subtask reads from, which are its channels in order."""
+        """Return the producer's subtasks that a consumer's subtask reads from, in the order of its channels."""
         if self.ship.kind is ShipKind.FORWARD:
             return [subtask]
         if self.ship.kind is not ShipKind.RESCALE:
@@ -180,47 +159,47 @@ class Plan:
     exchanges: tuple[Exchange, ...]
     workers: int  # without the driver
     settings: Settings
-    slot_groups: tuple[tuple[str, int], ...] = (("default", 0),)  # and the first worker of each
-    serializers: dict[object, Any] = field(default_factory=dict)  # the user's own, by type or name
-    batch: bool = False  # regions one after another, not all tasks at once: see `graph.regions`
+    slot_groups: tuple[tuple[str, int], ...] = (("default", 0),)  # with the first worker of each
+    serializers: dict[object, Any] = field(default_factory=dict)  # registered by the user, by type or name
+    batch: bool = False  # regions run one after another: see `graph.regions`
 
     @property
     def uses_driver(self) -> bool:
-        """Whether a vertex runs in the driver."""
+        """True if a vertex runs in the driver."""
         return any(vertex.in_driver for vertex in self.vertices)
 
     def first_worker(self, slot_group: str) -> int:
-        """Where subtask 0 of a group's vertices is."""
+        """Return the worker of subtask 0 of a group's vertices."""
         return dict(self.slot_groups)[slot_group]
 
     def vertex(self, number: int) -> Vertex:
-        """A vertex by its id, which is its place."""
+        """Return a vertex by its id, which is its index."""
         return self.vertices[number]
 
     def outputs(self, vertex: int) -> list[Exchange]:
-        """The exchanges that a vertex writes, by their `output` number."""
+        """Return the exchanges that a vertex writes, by their `output` number."""
         return sorted((one for one in self.exchanges if one.producer == vertex), key=lambda one: one.output)
 
     def inputs(self, vertex: int) -> list[Exchange]:
-        """The exchanges that a vertex reads, by input, then id."""
+        """Return the exchanges that a vertex reads, by input, then id."""
         return sorted((one for one in self.exchanges if one.consumer == vertex), key=lambda one: (one.input, one.id))
 
     def tasks_of(self, worker: int) -> Iterator[tuple[Vertex, int]]:
-        """The tasks of a worker: vertex and subtask."""
+        """Yield the tasks of a worker: vertex and subtask."""
         for vertex in self.vertices:
             workers = vertex.workers(self)
             if worker in workers:
                 yield vertex, workers.index(worker)
 
     def demands_of(self, worker: int) -> list[TaskDemand]:
-        """What the tasks that a worker has at the same time require of its memory (M5).
+        """Return the memory that the concurrent tasks of a worker require (M5).
 
-        In BATCH these are the tasks of one region, and what counts is the region that requires most.
+        In BATCH these are the tasks of the region that requires most.
         """
         demands = {vertex.id: self._demand(vertex, subtask, worker) for vertex, subtask in self.tasks_of(worker)}
         if not self.batch:
             return list(demands.values())
-        from headgate.graph.regions import stages_of  # noqa: PLC0415 - it is made of plans
+        from headgate.graph.regions import stages_of  # noqa: PLC0415 - imports this module
 
         limits = Limits.of(self.settings.network)
         here = [stage.vertices for stage in stages_of(self) if stage.vertices[0] in demands]
@@ -241,9 +220,9 @@ class Plan:
         return TaskDemand(f"{vertex.name} ({subtask})", tuple(partitions), tuple(gates))
 
     def _local_channels(self, exchange: Exchange, subtasks: list[int], worker: int) -> int:
-        """How many channels are sure to read from their own worker.
+        """Return the number of channels that certainly read from their own worker.
 
-        A finished partition may be found elsewhere after a restart; only the driver's own are always there.
+        A finished partition may be on another worker after a restart; only those of the driver never move.
         """
         if exchange.blocking and worker != self.workers:
             return 0

@@ -1,10 +1,10 @@
-"""From what the user wrote to what is run: parallelism, shipping, chains, vertices, exchanges, workers.
+"""make_plan: from the user's operators to a plan: parallelism, shipping, chains, vertices, exchanges, workers.
 
-Called in the driver, once per execution and by `explain`. Everything that can be refused is refused here, with the
-name of the operator, before anything is started.
+Called in the driver, once per execution and by `explain`. All errors of a pipeline's shape are raised here, with the
+name of the operator, before a worker is started.
 
-In BATCH (`graph.regions`) every exchange is blocking, except where a task can hand its records to one other task in the
-same worker; and what a sink in the driver reads is fetched to the driver first, whole: see `_with_fetches`.
+In BATCH (`graph.regions`) every exchange is blocking, except from one task to one other task in the same worker. All
+input of a sink in the driver is fetched to the driver first: see `_with_fetches`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from headgate.graph.depths import check_depth
 from headgate.graph.plan import ChainedOperator, Exchange, Plan, Ship, ShipKind, Vertex
 from headgate.graph.segments import with_fitting_segments
 from headgate.graph.stream_graph import Chaining, Edge, Node
-from headgate.task.basic import PassOn
+from headgate.task.operators.basic import PassOn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from headgate.config import Settings
     from headgate.ids import JobId
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_GROUP", "make_plan"]
 
 DEFAULT_GROUP = "default"
-"""The slot group of operators for which none was chosen."""
+"""The slot group of operators without a group."""
 
 
 def make_plan(
@@ -42,21 +42,23 @@ def make_plan(
     serializers: Mapping[object, object] | None = None,
     chaining: bool = True,
     splits: bool = True,
+    check: Callable[[Plan], object] | None = None,
 ) -> Plan:
-    """The plan of a job.
+    """Return the plan of a job.
 
     Args:
-        nodes: What is to be run, each after those it reads from.
-        job: What the job is called in messages between workers.
-        name: What people call it.
-        parallelism: Of operators for which none was chosen.
-        settings: They travel to the workers with the plan.
-        serializers: The user's own, by type or name.
-        chaining: Whether operators may share a task at all.
-        splits: Whether sources are asked for their splits; a plan that is only looked at needs none.
+        nodes: The operators, each after its inputs.
+        job: The job's identity in messages between workers.
+        name: The job's name for people.
+        parallelism: The default parallelism of operators.
+        settings: The settings, which are sent to the workers with the plan.
+        serializers: The user's serializers, by type or name.
+        chaining: False: every operator is a vertex of its own.
+        splits: False: do not call `Source.splits`; `explain` needs none.
+        check: Called with the plan before `Source.splits`, and so before any of the user's code; may raise.
 
     Raises:
-        ConfigError: It cannot be run like this; the text names the operator.
+        ConfigError: The pipeline cannot be run; the text names the operator.
 
     >>> from headgate.config import Settings
     >>> from headgate.graph.stream_graph import Edge, StreamGraph
@@ -75,12 +77,15 @@ def make_plan(
         raise ConfigError("there is nothing to execute: add a source and a sink, such as print(), first")
     batch = _is_batch(nodes, settings.execution.runtime_mode)
     nodes = _with_fetches(nodes) if batch else nodes
-    planner = _Planner(nodes, parallelism, settings, batch=batch, chaining=chaining, splits=splits)
-    return planner.plan(job, name, serializers or {})
+    planner = _Planner(nodes, parallelism, settings, batch=batch, chaining=chaining)
+    plan = planner.plan(job, name, serializers or {})
+    if check is not None:
+        check(plan)
+    return _with_splits(plan) if splits else plan
 
 
 def _is_batch(nodes: Sequence[Node], mode: RuntimeMode) -> bool:
-    """Whether a job is run in BATCH, as it was told or as AUTO chooses."""
+    """Return True if a job runs in BATCH, by its mode or by the choice of AUTO."""
     if mode is RuntimeMode.STREAMING:
         return False
     sources = [(node, node.source) for node in nodes if node.source is not None]
@@ -97,10 +102,10 @@ def _is_batch(nodes: Sequence[Node], mode: RuntimeMode) -> bool:
 
 
 def _with_fetches(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes, with a `fetch` in the driver before each sink there.
+    """Return the nodes with a `fetch` in the driver before each sink there.
 
-    What such a sink does is seen at once: it must not be done twice, nor stop half-way, because a worker was lost. So
-    everything that it reads is on the driver's own disk before it begins.
+    The effects of such a sink are visible at once: the loss of a worker must not repeat or interrupt them. So its whole
+    input is on the driver's disk before it starts.
     """
     found, ids = [], 1 + max(node.id for node in nodes)
     for node in nodes:
@@ -115,35 +120,53 @@ def _with_fetches(nodes: Sequence[Node]) -> list[Node]:
     return found
 
 
+def _with_splits(plan: Plan) -> Plan:
+    """Return the plan with the splits of all sources. Calls the user's code."""
+    vertices = []
+    for vertex in plan.vertices:
+        operators = tuple(replace(one, splits=_splits_of(one, vertex.parallelism)) for one in vertex.operators)
+        vertices.append(replace(vertex, operators=operators))
+    return replace(plan, vertices=tuple(vertices))
+
+
+def _splits_of(operator: ChainedOperator, parallelism: int) -> tuple[Any, ...]:
+    if operator.source is None:
+        return ()
+    try:
+        return tuple(operator.source.splits(parallelism))
+    except Exception as error:
+        error.add_note(f"{operator.name}: its source could not say what there is to read")
+        raise
+
+
 @dataclass(slots=True)
-class _Decided:
-    """What was decided about a node."""
+class _Placement:
+    """The decisions about a node."""
 
     parallelism: int
     max_parallelism: int
     group: str
-    vertex: int = -1  # the chain that it is in,
-    position: int = 0  # and its place there
+    vertex: int = -1  # the index of its chain
+    position: int = 0  # its index in the chain
 
 
 class _Planner:
     def __init__(
-        self, nodes: Sequence[Node], parallelism: int, settings: Settings, *, batch: bool, chaining: bool, splits: bool
+        self, nodes: Sequence[Node], parallelism: int, settings: Settings, *, batch: bool, chaining: bool
     ) -> None:
         self._nodes = nodes
         self._batch = batch
-        self._splits = splits
         self._settings = settings
         self._chaining = chaining
         self._default_parallelism = parallelism
-        self._decided: dict[int, _Decided] = {}
+        self._placements: dict[int, _Placement] = {}
         self._chains: list[list[Node]] = []
 
     def plan(self, job: JobId, name: str, serializers: Mapping[object, object]) -> Plan:
         _check_uids(self._nodes)
         for node in self._nodes:
-            self._decided[node.id] = self._decide(node)
-            self._place(node)
+            self._placements[node.id] = self._decide(node)
+            self._add_to_chain(node)
         vertices = tuple(self._vertex(number, chain) for number, chain in enumerate(self._chains))
         groups, workers = _slot_groups(vertices)
         exchanges = self._exchanges()
@@ -151,8 +174,8 @@ class _Planner:
         check_depth(plan)
         return with_fitting_segments(plan)
 
-    def _decide(self, node: Node) -> _Decided:
-        """Parallelism and slot group of a node, after those of all it reads from."""
+    def _decide(self, node: Node) -> _Placement:
+        """Return parallelism and slot group of a node, after those of its inputs."""
         if not node.inputs and node.source is None:
             raise ConfigError(f"{node.name} has neither an input nor a source")
         parallelism = self._default_parallelism if node.parallelism is None else node.parallelism
@@ -164,16 +187,16 @@ class _Planner:
                 f"{node.name}: its parallelism of {parallelism} is above its max_parallelism of {most}:"
                 " lower the first or raise the second (set_max_parallelism, execution.max_parallelism)"
             )
-        group = DEFAULT_GROUP if self._batch else node.slot_group  # regions share all workers, one after another
+        group = DEFAULT_GROUP if self._batch else node.slot_group  # regions use all workers, one after another
         if group is None:
-            groups = {self._decided[edge.node.id].group for edge in node.inputs}
+            groups = {self._placements[edge.node.id].group for edge in node.inputs}
             group = groups.pop() if len(groups) == 1 else DEFAULT_GROUP
-        return _Decided(parallelism, most, group)
+        return _Placement(parallelism, most, group)
 
     def _ship(self, node: Node, edge: Edge) -> Ship:
-        """How an edge is shipped, now that the parallelism of both ends is known."""
-        producers = self._decided[edge.node.id].parallelism
-        consumers = self._decided[node.id].parallelism
+        """Return the shipping of an edge; the parallelism of both ends is known."""
+        producers = self._placements[edge.node.id].parallelism
+        consumers = self._placements[node.id].parallelism
         if node.in_driver:
             return Ship(ShipKind.FORWARD if edge.node.in_driver else ShipKind.GLOBAL)
         if edge.ship is None:
@@ -185,22 +208,22 @@ class _Planner:
             )
         return edge.ship
 
-    def _place(self, node: Node) -> None:
-        """Put a node into the chain of the one it reads from, or begin a chain with it."""
-        decided = self._decided[node.id]
+    def _add_to_chain(self, node: Node) -> None:
+        """Append a node to the chain of its input, or start a chain with it."""
+        placement = self._placements[node.id]
         if self._is_chained(node):
-            decided.vertex = self._decided[node.inputs[0].node.id].vertex
-            decided.position = len(self._chains[decided.vertex])
-            self._chains[decided.vertex].append(node)
+            placement.vertex = self._placements[node.inputs[0].node.id].vertex
+            placement.position = len(self._chains[placement.vertex])
+            self._chains[placement.vertex].append(node)
         else:
-            decided.vertex = len(self._chains)
+            placement.vertex = len(self._chains)
             self._chains.append([node])
 
     def _is_chained(self, node: Node) -> bool:
         if not self._chaining or len(node.inputs) != 1 or node.in_driver or node.chaining is not Chaining.ALWAYS:
             return False
         edge = node.inputs[0]
-        before, here = self._decided[edge.node.id], self._decided[node.id]
+        before, here = self._placements[edge.node.id], self._placements[node.id]
         return (
             self._ship(node, edge).kind is ShipKind.FORWARD
             and edge.input == 0
@@ -211,52 +234,42 @@ class _Planner:
 
     def _vertex(self, number: int, chain: list[Node]) -> Vertex:
         head = chain[0]
-        decided = self._decided[head.id]
+        placement = self._placements[head.id]
         operators = tuple(
             ChainedOperator(
                 id=node.id,
                 name=node.name,
                 make=node.make,
-                reads=None if node is head else self._decided[node.inputs[0].node.id].position,
+                reads=None if node is head else self._placements[node.inputs[0].node.id].position,
                 tag=None if node is head else node.inputs[0].tag,
                 source=node.source,
-                splits=self._splits_of(node),
             )
             for node in chain
         )
         return Vertex(
             id=number,
             name=" -> ".join(node.name for node in chain),
-            parallelism=decided.parallelism,
-            max_parallelism=decided.max_parallelism,
+            parallelism=placement.parallelism,
+            max_parallelism=placement.max_parallelism,
             operators=operators,
             inputs=1 + max(edge.input for edge in head.inputs) if head.inputs else 0,
             in_driver=head.in_driver,
-            slot_group=decided.group,
+            slot_group=placement.group,
         )
 
-    def _splits_of(self, node: Node) -> tuple[Any, ...]:
-        if node.source is None or not self._splits:
-            return ()
-        try:
-            return tuple(node.source.splits(self._decided[node.id].parallelism))
-        except Exception as error:
-            error.add_note(f"{node.name}: its source could not say what there is to read")
-            raise
-
     def _exchanges(self) -> tuple[Exchange, ...]:
-        """One for each edge that leads to the head of a chain."""
+        """Return an exchange for each edge to the head of a chain."""
         exchanges: list[Exchange] = []
         outputs = [0] * len(self._chains)
         for number, chain in enumerate(self._chains):
             head = chain[0]
             for edge in head.inputs:
-                producer, ship = self._decided[edge.node.id].vertex, self._ship(head, edge)
+                producer, ship = self._placements[edge.node.id].vertex, self._ship(head, edge)
                 exchanges.append(
                     Exchange(
                         id=len(exchanges),
                         producer=producer,
-                        operator=self._decided[edge.node.id].position,
+                        operator=self._placements[edge.node.id].position,
                         consumer=number,
                         ship=ship,
                         tag=edge.tag,
@@ -272,12 +285,12 @@ class _Planner:
 
 
 def _is_pipelined(head: Node, ship: Ship) -> bool:
-    """Whether an exchange stays in memory in BATCH: its two tasks are in one worker, and need nothing else to run."""
+    """Return True for an exchange in memory in BATCH: both tasks are in one worker, and the consumer has one input."""
     return ship.kind is ShipKind.FORWARD and len(head.inputs) == 1 and not head.in_driver
 
 
 def _slot_groups(vertices: Sequence[Vertex]) -> tuple[tuple[tuple[str, int], ...], int]:
-    """The first worker of each slot group, and how many workers there are."""
+    """Return the first worker of each slot group, and the number of workers."""
     widest: dict[str, int] = {}
     for vertex in vertices:
         if not vertex.in_driver:

@@ -1,7 +1,7 @@
-"""The size of buffers, where nobody has said one: larger for jobs in BATCH, and for those that carry record batches.
+"""The default size of buffers: larger for jobs in BATCH, and for jobs with Arrow record batches.
 
-A buffer costs much the same whatever its size: a record batch fills many small ones, and what goes through disk is
-compressed, written and read buffer by buffer, and nobody waits for it. Called by the planner, last.
+The cost of a buffer hardly depends on its size. A record batch fills many small buffers. Data on disk is compressed,
+written and read buffer by buffer, and no reader waits for it. Called by the planner, last.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["with_fitting_segments"]
 
 _KEY: Final = "memory.segment_size"
 _SIZES: Final = (256 * KIB, 128 * KIB, 64 * KIB)
-_SPARE: Final = 2  # a job runs well when it has twice what it cannot do without
+_SPARE: Final = 2  # a job runs well with twice the buffers that it requires
 
 
 def with_fitting_segments(plan: Plan) -> Plan:
-    """The plan, with the largest buffers of which the least network memory holds enough.
+    """Return the plan with the largest buffers of which the minimum network memory holds enough.
 
     >>> import pyarrow as pa
     >>> from headgate.config import Settings
@@ -37,8 +37,8 @@ def with_fitting_segments(plan: Plan) -> Plan:
     (262144, 'chosen for record batches')
     """
     settings = plan.settings
-    said = settings.origin(_KEY) != "default"
-    if said or not (plan.batch or any(is_record_batch(exchange.hint) for exchange in plan.exchanges)):
+    configured = settings.origin(_KEY) != "default"
+    if configured or not (plan.batch or any(is_record_batch(exchange.hint) for exchange in plan.exchanges)):
         return plan
     limits, least_bytes = Limits.of(settings.network), min(settings.memory.network.min, settings.memory.network.max)
     most = max(

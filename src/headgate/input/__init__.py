@@ -1,19 +1,28 @@
 """From the producer's queue to the consumer's loop.
 
-`channel` reaches one producer, `remote` one in another worker; `gate` takes turns among channels (`union` among gates)
-and, by `waiting`, is where a task waits for input; `reader` turns buffers back into elements.
+`channel` reads from a producer in this worker, `remote` from one in another worker; `gate` polls channels in rounds
+(`union` polls gates), `waiting` is where a task blocks for input; `reader` turns buffers back into elements.
 """
 
-from headgate.input.channel import Backoff, ChannelState, ChannelStatistics, InputChannel, LocalSource, Outlet, Source
+from headgate.input.channel import (
+    Backoff,
+    ChannelSource,
+    ChannelState,
+    ChannelStatistics,
+    InputChannel,
+    LocalSource,
+    Outlet,
+)
 from headgate.input.gate import GateStatistics, InputGate
 from headgate.input.reader import ReaderStatistics, RecordReader
-from headgate.input.remote import RemoteChannel, RemoteOutlet, arrive_run_locked
+from headgate.input.remote import RemoteChannel, RemoteOutlet, receive_run_locked
 from headgate.input.remote_state import RemoteState, RemoteStatistics
 from headgate.input.union import UnionGate
 from headgate.input.waiting import Gate
 
 __all__ = [
     "Backoff",
+    "ChannelSource",
     "ChannelState",
     "ChannelStatistics",
     "Gate",
@@ -28,7 +37,6 @@ __all__ = [
     "RemoteOutlet",
     "RemoteState",
     "RemoteStatistics",
-    "Source",
     "UnionGate",
-    "arrive_run_locked",
+    "receive_run_locked",
 ]

@@ -1,49 +1,45 @@
-"""One input of a gate, and how it reaches its producer inside this worker.
+"""One input of a gate, and its connection to a producer in this worker.
 
-A channel begins as a number in its gate. Once the place of its producer is known it gets a source: here a
-`LocalSource`, which hands over the producer's buffers themselves. Everything runs under the exchange lock, on
-the thread of the gate's reader or (`available_locked`) of whoever produces.
+A channel begins as a number in its gate. Once the location of its producer is known it gets a source: here a
+`LocalSource`, which returns the producer's own buffers. Everything runs under the exchange lock, on the thread of the
+gate's reader or (`available_locked`) of the producing task.
 
-Invariants: a channel stands in its gate's queue at most once; what was announced is polled; release gives
-everything back and is told to the producer.
+Invariants: a channel is in its gate's queue at most once; a notified queue is polled; release releases every buffer and
+cancels the request.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from headgate.errors import LocalProtocolError, PartitionNotFound
+from headgate.errors import LocalProtocolError, PartitionNotFound, UnknownReceiver
 
 if TYPE_CHECKING:
-    from headgate.buffer import BufferSlice
+    from headgate.buffer import BufferQueue
     from headgate.ids import ChannelIndex, PartitionId, SubpartitionIndex
     from headgate.sync import Wake
 
 __all__ = [
     "Backoff",
+    "ChannelSource",
     "ChannelState",
     "ChannelStatistics",
     "InputChannel",
     "LocalSource",
-    "Polled",
-    "Source",
     "Subpartitions",
 ]
 
+_log = logging.getLogger(__name__)
+
 
 class ChannelState(Enum):
-    """Where a channel is in its life.
+    """The states of a channel, in their order."""
 
-    >>> from headgate.worker import Environment
-    >>> with Environment(memory_bytes=2**20) as worker:
-    ...     worker.gate("words", channels=1).channels[0].state
-    <ChannelState.UNKNOWN: 'unknown'>
-    """
-
-    UNKNOWN = "unknown"  # nobody has said yet where the producer is
-    REQUESTING = "requesting"  # the producer's partition is not there yet
+    UNKNOWN = "unknown"  # the location of the producer is not known
+    REQUESTING = "requesting"  # the producer's partition does not exist yet
     READING = "reading"
     ENDED = "ended"  # the end of the partition was read
     RELEASED = "released"
@@ -54,13 +50,7 @@ _OVER = (ChannelState.ENDED, ChannelState.RELEASED)
 
 @dataclass(frozen=True, slots=True)
 class ChannelStatistics:
-    """A channel at one moment.
-
-    >>> from headgate.worker import Environment
-    >>> with Environment(memory_bytes=2**20) as worker:
-    ...     worker.gate("words", channels=1).statistics().channels
-    (ChannelStatistics(state=<ChannelState.UNKNOWN: 'unknown'>, backlog=0),)
-    """
+    """A snapshot of a channel."""
 
     state: ChannelState
     backlog: int  # data buffers waiting at the producer
@@ -68,7 +58,7 @@ class ChannelStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before asking again for a missing partition: doubled at each miss up to the longest.
+    """The delays between requests for a missing partition: doubled each time, up to the longest.
 
     >>> Backoff(initial_ns=100, max_ns=350).after(200)
     350
@@ -78,7 +68,7 @@ class Backoff:
     max_ns: int = 10_000_000_000
 
     def after(self, delay_ns: int) -> int | None:
-        """The wait after a wait of `delay_ns` (0: none yet); None: it is time to give up.
+        """Return the delay after a delay of `delay_ns` (0: none yet); None after the longest: the request fails.
 
         >>> backoff, waits = Backoff(100, 350), [0]
         >>> while (wait := backoff.after(waits[-1])) is not None: waits.append(wait)
@@ -90,48 +80,25 @@ class Backoff:
         return min(delay_ns * 2, self.max_ns) if delay_ns < self.max_ns else None
 
 
-class Listener(Protocol):
-    """What is told about data: the channel."""
+class QueueListener(Protocol):
+    """The reader of a queue of buffers: a channel of a gate."""
 
     @property
-    def asleep(self) -> bool:
-        """Whether the reader sleeps."""
+    def reader_blocked(self) -> bool:
+        """True while the reader thread is blocked."""
         ...
 
     def available_locked(self) -> Wake:
-        """There is something to poll."""
-        ...
-
-
-class Polled(Protocol):
-    """One reader's share of a partition, from the reader's side."""
-
-    @property
-    def backlog(self) -> int:
-        """Data buffers waiting."""
-        ...
-
-    @property
-    def readable(self) -> int:
-        """Buffers that could be polled; without the lock, it was true a moment ago."""
-        ...
-
-    @property
-    def announced(self) -> bool:
-        """Whether there is more: it stays in the gate's queue, and will not call `available_locked`."""
-        ...
-
-    def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
-        """The next bytes, and whom to wake."""
+        """Poll the queue soon: it has data."""
         ...
 
 
 class Subpartitions(Protocol):
-    """Where local producers are found: the worker's partition registry."""
+    """The worker's partition registry."""
 
     def attach_locked(
-        self, partition_id: PartitionId, index: SubpartitionIndex, listener: Listener
-    ) -> tuple[Polled, Wake]:
+        self, partition_id: PartitionId, index: SubpartitionIndex, listener: QueueListener
+    ) -> tuple[BufferQueue, Wake]:
         """Become the reader of a subpartition."""
         ...
 
@@ -140,67 +107,80 @@ class Subpartitions(Protocol):
         partition_id: PartitionId,
         index: SubpartitionIndex,
         cause: BaseException | None = None,
-        listener: Listener | None = None,
+        listener: QueueListener | None = None,
     ) -> Wake:
-        """Want no more of it; it was attached as `listener`."""
+        """Release a subpartition that was attached as `listener`."""
         ...
 
     def publish_locked(self, partition_id: PartitionId, event: bytes) -> Wake:
-        """Hand an event to the task that produces the partition."""
+        """Send an event to the producing task of a partition."""
         ...
 
 
 class Outlet(Protocol):
-    """The way to another worker: where credit waits a little, so that it is announced in few messages."""
+    """The connection to another worker, where channels with credit are scheduled until a trigger (`wire.flow`)."""
 
-    def hurry_locked(self) -> Wake:
-        """The reader takes the last that it has at hand: what a producer waits for must go now."""
+    def announce_to_starved_locked(self) -> Wake:
+        """Announce the scheduled credit now if one of its producers has none left: the reader polls its last buffer."""
         ...
 
-    def rest_locked(self) -> Wake:
-        """The reader has nothing at hand: all that waits is to go, after what the network has for it."""
+    def announce_all_locked(self) -> Wake:
+        """Announce the scheduled credit after pending network work: the reader has nothing to poll."""
         ...
 
 
-class Source(Protocol):
-    """How a channel gets to its producer."""
+class ChannelSource(Protocol):
+    """The connection of a channel to its producer."""
 
     @property
     def outlet(self) -> Outlet | None:
-        """The way to the producer's worker, if it is another one."""
+        """The connection to the producer's worker, if it is another one."""
         ...
 
     @property
     def retry_at_ns(self) -> int | None:
-        """When to call `request_locked` again; None if there is no need."""
+        """When to call `request_locked` again; None: not necessary."""
         ...
 
-    def request_locked(self, listener: Listener, now_ns: int) -> tuple[Polled | None, Wake]:
-        """Try to connect; None: not yet. PartitionNotFound after the last try."""
+    def request_locked(self, listener: QueueListener, now_ns: int) -> tuple[BufferQueue | None, Wake]:
+        """Request the partition. Return its queue, or None if it does not exist yet.
+
+        Raises:
+            PartitionNotFound: it did not exist at the last retry.
+        """
         ...
 
     def send_event_locked(self, event: bytes) -> Wake:
-        """Send an event against the stream, to the task that produces."""
+        """Send an event against the stream, to the producing task."""
         ...
 
     def release_locked(self) -> Wake:
-        """Want no more."""
+        """Release the partition."""
         ...
 
 
 class LocalSource:
-    """A producer in this worker: its buffers are handed over as they are.
+    """A producer in this worker: the gate polls its own buffers.
 
     >>> from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
     >>> from headgate.worker import Environment
     >>> with Environment(memory_bytes=2**20) as worker:
     ...     gate = worker.gate("words", channels=1)
     ...     gate.connect(0, worker.local_source(PartitionId(JobId("etl"), AttemptId(1), 0, 0, 0), SubpartitionIndex(0)))
-    ...     gate.channels[0].state  # the producer is not there yet
+    ...     gate.channels[0].state  # the partition does not exist yet
     <ChannelState.REQUESTING: 'requesting'>
     """
 
-    __slots__ = ("_backoff", "_delay_ns", "_index", "_listener", "_partition_id", "_registry", "retry_at_ns")
+    __slots__ = (
+        "_backoff",
+        "_delay_ns",
+        "_index",
+        "_listener",
+        "_partition_id",
+        "_refused",
+        "_registry",
+        "retry_at_ns",
+    )
 
     outlet = None
 
@@ -216,11 +196,12 @@ class LocalSource:
         self._index = index
         self._backoff = backoff if backoff is not None else Backoff()
         self._delay_ns = 0
-        self._listener: Listener | None = None  # as which it is known to the partition
+        self._listener: QueueListener | None = None  # as which it is attached to the partition
+        self._refused = False  # a task event had no receiver
         self.retry_at_ns: int | None = None
 
-    def request_locked(self, listener: Listener, now_ns: int) -> tuple[Polled | None, Wake]:
-        """Try to connect; if the partition is missing, set the time of the next try."""
+    def request_locked(self, listener: QueueListener, now_ns: int) -> tuple[BufferQueue | None, Wake]:
+        """Attach to the partition; if it is missing, set the time of the next request."""
         try:
             subpartition, wake = self._registry.attach_locked(self._partition_id, self._index, listener)
         except PartitionNotFound:
@@ -233,11 +214,16 @@ class LocalSource:
         return subpartition, wake
 
     def send_event_locked(self, event: bytes) -> Wake:
-        """Send an event against the stream, to the task that produces."""
-        return self._registry.publish_locked(self._partition_id, event)
+        """Send an event against the stream, to the producing task; one without a receiver is logged, once."""
+        try:
+            return self._registry.publish_locked(self._partition_id, event)
+        except UnknownReceiver as error:
+            level, text = logging.DEBUG if self._refused else logging.WARNING, str(error)
+            self._refused = True
+            return lambda: _log.log(level, "a task event was not delivered: %s", text)
 
     def release_locked(self) -> Wake:
-        """Want no more."""
+        """Release the partition."""
         return self._registry.release_subpartition_locked(self._partition_id, self._index, None, self._listener)
 
 
@@ -256,25 +242,25 @@ class InputChannel:
     def __init__(self, index: ChannelIndex, gate: GateQueue) -> None:
         self.index = index
         self.state = ChannelState.UNKNOWN
-        self.source: Source | None = None
-        self.polled: Polled | None = None  # once connected: what the gate takes buffers from
-        self.queued = False  # stands in the gate's queue
+        self.source: ChannelSource | None = None
+        self.polled: BufferQueue | None = None  # once connected: what the gate polls
+        self.queued = False  # in the gate's queue
         self._gate = gate
 
     @property
-    def asleep(self) -> bool:
-        """Whether the reader sleeps."""
-        return self._gate.asleep
+    def reader_blocked(self) -> bool:
+        """True while the reader thread is blocked."""
+        return self._gate.reader_blocked
 
     def available_locked(self) -> Wake:
-        """The producer says that there is something to poll."""
+        """Put the channel into the gate's queue, once: its producer has data."""
         if self.queued or self.state in _OVER:
             return None
         self.queued = True
         return self._gate.enqueue_locked(self)
 
-    def connect_locked(self, source: Source, now_ns: int) -> Wake:
-        """The place of the producer is known now."""
+    def connect_locked(self, source: ChannelSource, now_ns: int) -> Wake:
+        """Set the source, and request the partition."""
         if self.state is ChannelState.RELEASED:
             return source.release_locked()
         if self.state is not ChannelState.UNKNOWN:
@@ -284,11 +270,11 @@ class InputChannel:
         try:
             return self.request_locked(now_ns)
         except BaseException:
-            self.source, self.state = None, ChannelState.UNKNOWN  # there is nothing to give back
+            self.source, self.state = None, ChannelState.UNKNOWN  # there is nothing to release
             raise
 
     def request_locked(self, now_ns: int) -> Wake:
-        """Ask for the partition, if it is time."""
+        """Request the partition, if it is due."""
         source = self.source
         if self.state is not ChannelState.REQUESTING or source is None:
             return None
@@ -300,30 +286,30 @@ class InputChannel:
         return wake
 
     def end_locked(self) -> Wake:
-        """The end of the partition was read."""
+        """Release the source: the end of the partition was read."""
         self.state = ChannelState.ENDED
         return None if self.source is None else self.source.release_locked()
 
     def release_locked(self) -> Wake:
-        """Give everything back and tell the producer to stop. May be repeated."""
+        """Release all buffers and cancel the request. Idempotent."""
         if self.state is ChannelState.RELEASED:
             return None
         ended, self.state, self.polled = self.state is ChannelState.ENDED, ChannelState.RELEASED, None
         return None if self.source is None or ended else self.source.release_locked()
 
     def statistics_locked(self) -> ChannelStatistics:
-        """The channel at this moment."""
+        """Return a snapshot of the channel."""
         return ChannelStatistics(self.state, 0 if self.polled is None else self.polled.backlog)
 
 
 class GateQueue(Protocol):
-    """The gate, as far as its channels know it."""
+    """The gate, as its channels use it."""
 
     @property
-    def asleep(self) -> bool:
-        """Whether the reader sleeps."""
+    def reader_blocked(self) -> bool:
+        """True while the reader thread is blocked."""
         ...
 
     def enqueue_locked(self, channel: InputChannel) -> Wake:
-        """A channel has data and does not stand in the queue."""
+        """Put a channel with data into the queue."""
         ...

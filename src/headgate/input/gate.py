@@ -1,9 +1,9 @@
 """An `InputGate` reads the channels of one input; `union` reads several gates as one.
 
-It keeps a fair queue: who has data stands in it at most once, and goes to its end after each buffer. One task thread
-reads (`waiting` says how it sleeps); producers and the network call `enqueue_locked`.
+The gate keeps a fair queue: a channel with data is in it at most once, and is put at its end after each buffer. One
+task thread reads (`waiting` has the blocking part); producers and the network thread call `enqueue_locked`.
 
-Invariant: who is in the queue has `queued` set.
+Invariant: exactly the channels in the queue have `queued` set.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headgate.sync import together
 if TYPE_CHECKING:
     from headgate.buffer import BufferSlice, LocalPool
     from headgate.clock import Clock
-    from headgate.input.channel import Outlet, Source
+    from headgate.input.channel import ChannelSource, Outlet
     from headgate.input.union import UnionGate
     from headgate.meters import TaskTimer
     from headgate.record.element import Event
@@ -33,13 +33,7 @@ __all__ = ["GateStatistics", "InputGate"]
 
 @dataclass(frozen=True, slots=True)
 class GateStatistics:
-    """A gate at one moment.
-
-    >>> from headgate.worker import Environment
-    >>> with Environment(memory_bytes=2**20) as worker:
-    ...     worker.gate("words", channels=1).statistics()
-    GateStatistics(name='words', channels=(ChannelStatistics(...),), queued=0)
-    """
+    """A snapshot of a gate."""
 
     name: str
     channels: tuple[ChannelStatistics, ...]
@@ -47,7 +41,7 @@ class GateStatistics:
 
 
 class InputGate(Gate):
-    """Reads the channels of one input, in turns.
+    """Reads the channels of one input in rounds, one buffer each.
 
     >>> from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
     >>> from headgate.worker import Environment
@@ -64,31 +58,31 @@ class InputGate(Gate):
         super().__init__(name, sync, clock, timer)
         assert channels >= 1, "a gate has at least one channel"
         self.channels = tuple(InputChannel(ChannelIndex(index), self) for index in range(channels))
-        self.queued = False  # stands in its union's queue
+        self.queued = False  # in its union's queue
         self._queue: deque[InputChannel] = deque()
         self._open = channels
         self._requesting: dict[InputChannel, None] = {}
         self._union: UnionGate | None = None
-        self._outlets: dict[Outlet, None] = {}  # the ways to other workers that its channels use
-        self.pool: LocalPool | None = None  # what its remote channels share
+        self._outlets: dict[Outlet, None] = {}  # the connections to other workers that its channels use
+        self.pool: LocalPool | None = None  # the floating buffers of its remote channels
 
     @property
     def channel_count(self) -> int:
-        """How many channels there are."""
+        """The number of channels."""
         return len(self.channels)
 
     @property
     def finished(self) -> bool:
-        """Whether every channel has ended."""
+        """True once every channel has ended."""
         return self._open == 0
 
     @property
     def has_data(self) -> bool:
-        """Whether a channel stands in the queue."""
+        """True if a channel is in the queue."""
         return bool(self._queue)
 
-    def connect(self, index: int, source: Source) -> None:
-        """Say where the producer of a channel is. Until then the channel just has no data."""
+    def connect(self, index: int, source: ChannelSource) -> None:
+        """Connect a channel to its producer. Until then the channel has no data."""
         now_ns = self._clock.now_ns()
         with self.lock:
             channel = self.channels[index]
@@ -100,13 +94,13 @@ class InputGate(Gate):
                 wake = self._fail_all_locked(error)
             if channel.state is ChannelState.REQUESTING:
                 self._requesting[channel] = None
-                # A reader asleep without knowing of the retry must look again.
+                # A blocked reader must compute its next retry again.
                 wake = together(wake, (self._union or self).wake_reader_locked())
         if wake is not None:
             wake()
 
     def send_task_event(self, index: int, event: Event) -> None:
-        """Send an event against the stream: to the task that produces what a channel reads.
+        """Send an event against the stream: to the producing task of a channel.
 
         Raises:
             LocalProtocolError: the channel is not connected yet.
@@ -122,7 +116,7 @@ class InputGate(Gate):
             wake()
 
     def use_pool(self, pool: LocalPool) -> None:
-        """Let the remote channels share a pool, which is destroyed when all have ended or the gate is released."""
+        """Set the pool of floating buffers; it is destroyed when all channels have ended or the gate is released."""
         with self.lock:
             if isinstance(self.failure, Cancelled):
                 wake = pool.destroy_locked()
@@ -132,18 +126,18 @@ class InputGate(Gate):
             wake()
 
     def join_locked(self, union: UnionGate) -> None:
-        """Become part of a union."""
+        """Let a union read this gate."""
         self._union = union
 
     def enqueue_locked(self, channel: InputChannel) -> Wake:
-        """A channel has data, and did not stand in the queue."""
+        """Put a channel with data into the queue; the caller has checked that it is not in it."""
         self._queue.append(channel)
         if self._union is not None:
             return self._union.enqueue_locked(self)
-        return None if self._sleeper is None else self.wake_reader_locked()
+        return None if self._blocked_reader is None else self.wake_reader_locked()
 
     def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
-        """One buffer of the channel whose turn it is."""
+        """Return one buffer of the first channel in the queue, or None, and a wake-up to perform after the lock."""
         queue = self._queue
         wake = None
         try:
@@ -153,7 +147,7 @@ class InputGate(Gate):
                 if polled is None:
                     continue  # released
                 taken, woken = polled.poll_locked()
-                if polled.announced:
+                if polled.notified:
                     queue.append(channel)
                 else:
                     channel.queued = False
@@ -163,34 +157,35 @@ class InputGate(Gate):
                     taken.channel = channel.index
                     if queue or not self._outlets:
                         return taken, wake
-                    hurried = self.hurry_locked()
-                    return taken, wake if hurried is None else together(wake, hurried)
+                    # The user's function may take long with the last buffer: trigger 2 of `wire.flow`.
+                    announced = self.announce_to_starved_locked()
+                    return taken, wake if announced is None else together(wake, announced)
         except HeadgateError as error:
             self.fail_locked(error)
             if wake is None:
                 raise
-        return None, wake  # a failure comes with the next call, after the wake-ups
+        return None, wake  # the next call raises the failure, after the wake-ups
 
-    def hurry_locked(self) -> Wake:
-        """Let credit that a producer waits for be announced."""
+    def announce_to_starved_locked(self) -> Wake:
+        """Announce scheduled credit now, on each connection where a producer has none left."""
         wake = None
-        for outlet in self._outlets:  # mostly one, and mostly in no hurry
-            if (hurried := outlet.hurry_locked()) is not None:
-                wake = together(wake, hurried)
+        for outlet in self._outlets:  # mostly one
+            if (announced := outlet.announce_to_starved_locked()) is not None:
+                wake = together(wake, announced)
         return wake
 
-    def rest_locked(self) -> Wake:
-        """Let all credit that waits for more be announced."""
-        return together(*[outlet.rest_locked() for outlet in self._outlets])
+    def announce_all_locked(self) -> Wake:
+        """Announce all scheduled credit: the reader has nothing to poll."""
+        return together(*[outlet.announce_all_locked() for outlet in self._outlets])
 
     @property
-    def asleep(self) -> bool:
-        """Whether the reader sleeps: then nobody but whoever makes credit will hurry it."""
-        return (self if self._union is None else self._union)._sleeper is not None
+    def reader_blocked(self) -> bool:
+        """True while the reader is blocked; new credit must then be announced by the thread that created it."""
+        return (self if self._union is None else self._union)._blocked_reader is not None
 
     def waiting(self) -> tuple[int, int]:
-        """Buffers that can be read, and those that wait at the producers; without the lock, true a moment ago."""
-        readable = [channel.polled for channel in self._queue.copy()]  # in one step: others add to it
+        """Return the number of buffers to poll, and of those at the producers. Without the lock: it may be outdated."""
+        readable = [channel.polled for channel in self._queue.copy()]  # one atomic step: other threads change the queue
         connected = [channel.polled for channel in self.channels]
         return (
             sum([polled.readable for polled in readable if polled is not None]),
@@ -198,7 +193,7 @@ class InputGate(Gate):
         )
 
     def statistics(self) -> GateStatistics:
-        """The gate at this moment."""
+        """Return a snapshot of the gate."""
         with self.lock:
             return GateStatistics(
                 name=self.name,
@@ -207,7 +202,7 @@ class InputGate(Gate):
             )
 
     def end_locked(self, number: int) -> Wake:
-        """A channel has ended."""
+        """Note that a channel has ended; with the last one, destroy the pool."""
         channel = self.channels[number]
         if channel.state is not ChannelState.READING:
             return None
@@ -216,19 +211,19 @@ class InputGate(Gate):
         return ended if self._open or self.pool is None else together(ended, self.pool.destroy_locked())
 
     def release_channels_locked(self) -> Wake:
-        """Release every channel."""
+        """Release every channel, and the pool."""
         self._queue.clear()
         self._requesting.clear()
         released = together(*[channel.release_locked() for channel in self.channels])
         return released if self.pool is None else together(released, self.pool.destroy_locked())
 
     def retry_at_locked(self) -> int | None:
-        """When the next missing partition is to be asked for."""
+        """Return when the next missing partition is to be requested."""
         times = [channel.source.retry_at_ns for channel in self._requesting if channel.source is not None]
         return min((time for time in times if time is not None), default=None)
 
     def retry_locked(self, now_ns: int) -> Wake:
-        """Ask again for the partitions whose time has come."""
+        """Request again the missing partitions that are due."""
         wakes = []
         for channel in list(self._requesting):
             try:
@@ -240,7 +235,7 @@ class InputGate(Gate):
         return together(*wakes)
 
     def _fail_all_locked(self, error: HeadgateError) -> Wake:
-        """Let whoever reads, here or through the union, learn of it."""
+        """Let the reader of this gate, or of its union, get the error."""
         wake = self.fail_locked(error)
         return wake if self._union is None else together(wake, self._union.fail_locked(error))
 
@@ -248,7 +243,7 @@ class InputGate(Gate):
         return bool(self._queue)
 
     _end_locked = end_locked
-    _rest_locked = rest_locked
+    _announce_all_locked = announce_all_locked
     _release_locked = release_channels_locked
     _retry_at_locked = retry_at_locked
     _retry_locked = retry_locked

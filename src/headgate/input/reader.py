@@ -1,8 +1,8 @@
 """From buffers to elements: what a task's loop reads.
 
-Runs on the task's thread. A record in one buffer is decoded where it lies; one that spans buffers is gathered
-first. Where a serializer's values refer to the bytes themselves (Arrow), the buffer is lent to them and returns
-to its pool when they are gone, unless the pool cannot spare it: then they get a copy.
+Runs on the task's thread. A record in one buffer is decoded in place; a record that spans buffers is gathered first.
+If a serializer's values refer to the bytes themselves (Arrow), the buffer is lent to them and returns to its pool when
+they are collected; if the pool cannot lend it, they get a copy.
 """
 
 from __future__ import annotations
@@ -29,14 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ReaderStatistics:
-    """What a reader has done so far.
-
-    >>> from headgate.record.serializer import StrSerializer
-    >>> from headgate.worker import Environment
-    >>> with Environment(memory_bytes=2**20) as worker:
-    ...     worker.reader(worker.gate("words", channels=1), StrSerializer()).statistics()
-    ReaderStatistics(records_in=0, bytes_in=0, buffers_in=0)
-    """
+    """The counters of a reader."""
 
     records_in: int
     bytes_in: int
@@ -69,47 +62,47 @@ class RecordReader(Generic[T]):
         assert len(serializer) == gate.channel_count, "one serializer for each channel"
         self.gate = gate
         self.channel = -1
-        """The channel of what was read last."""
+        """The channel of the latest element."""
         self.records_in = Counter()
         self.bytes_in = [0] * gate.channel_count
-        """Of the buffers that were read, by channel."""
+        """Bytes of the buffers that were read, by channel."""
         self.buffers_in = Counter()
         self._serializers = list(serializer)
         self._where = [f"gate {gate.name}, channel {index}" for index in range(gate.channel_count)]
         self._spanning = [SpanningReader(limits, where) for where in self._where]
-        self._data: BufferSlice | None = None  # not used up yet
+        self._data: BufferSlice | None = None  # not read to its end
         self._lent: memoryview | None = None
         self._failure: HeadgateError | None = None
 
     def poll(self) -> Element[T] | Event | None:
-        """What is at hand; None if nothing is, or all has ended."""
+        """Return the next element or event without blocking; None if there is none now."""
         return self._next(None, wait=False, before_wait=None)
 
     def read(
         self, timeout_s: float | None = None, *, before_wait: Callable[[], object] | None = None
     ) -> Element[T] | Event | None:
-        """What comes next, asleep until it does; None if all has ended, or after `timeout_s`."""
+        """Block until there is an element or event, and return it; None at the end, or after `timeout_s`."""
         return self._next(timeout_s, wait=True, before_wait=before_wait)
 
     @property
     def finished(self) -> bool:
-        """Whether every channel has ended."""
+        """True once every channel has ended."""
         return self._data is None and self.gate.finished
 
     def __iter__(self) -> Iterator[Element[T] | Event]:
-        """Everything until the end, asleep in between."""
+        """Yield every element and event until the end, blocking in between."""
         while (element := self.read()) is not None:
             yield element
 
     def close(self) -> None:
-        """Give back what the reader holds, and release the gate. May be repeated."""
-        self._let_go()
+        """Release the buffer that is being read, and the gate. Idempotent."""
+        self._release_buffer()
         for spanning in self._spanning:
             spanning.close()
         self.gate.release()
 
     def statistics(self) -> ReaderStatistics:
-        """What was read so far."""
+        """Return the counters."""
         return ReaderStatistics(self.records_in.value, sum(self.bytes_in), self.buffers_in.value)
 
     def _next(
@@ -120,7 +113,7 @@ class RecordReader(Generic[T]):
         try:
             return self._read_on(timeout_s, wait=wait, before_wait=before_wait)
         except (CorruptStream, SerializationError, SpillError) as error:
-            self._failure = error  # what follows a record that cannot be read cannot be trusted
+            self._failure = error  # the bytes behind a corrupt record cannot be trusted
             raise
 
     def _read_on(
@@ -142,12 +135,12 @@ class RecordReader(Generic[T]):
             found = spanning.next()
             element = None if found is Read.INCOMPLETE else self._decode(spanning)
             if found is not Read.RECORD_MORE:
-                self._let_go()
+                self._release_buffer()
             if element is not None:
                 return element
 
-    def _let_go(self) -> None:
-        """Give the buffer back as soon as it is used up: the producer may be waiting for it."""
+    def _release_buffer(self) -> None:
+        # As soon as it is read to its end: the producer may be out of credit.
         data, self._data, self._lent = self._data, None, None
         if data is not None:
             data.release()
@@ -170,8 +163,8 @@ class RecordReader(Generic[T]):
         return element
 
     def _keepable(self, spanning: SpanningReader) -> memoryview:
-        """The record in memory that its values may refer to for as long as they live."""
-        assert self._data is not None, "a borrowed record lies in a buffer"
+        """Return the record in memory to which its values may refer for as long as they live."""
+        assert self._data is not None, "a borrowed record is in a buffer"
         if self._lent is None:
             self._lent = self._data.lend()
         if self._lent is None:

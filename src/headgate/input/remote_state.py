@@ -1,4 +1,4 @@
-"""Where a remote channel is in its life, and what it looks like from outside. The channel itself is in `remote`."""
+"""The states of a remote channel, and its snapshot. The channel itself is in `remote`."""
 
 from __future__ import annotations
 
@@ -9,35 +9,31 @@ __all__ = ["RemoteState", "RemoteStatistics"]
 
 
 class RemoteState(Enum):
-    """Where a remote channel is in its life.
-
-    >>> RemoteState.REQUESTING.value
-    'requesting'
-    """
+    """The states of a remote channel, in their order."""
 
     NEW = "new"
-    REQUESTING = "requesting"  # to be asked for, or asked for without an answer
+    REQUESTING = "requesting"  # the request is to be sent, now or after a delay
     RECEIVING = "receiving"
-    ENDED = "ended"  # the producer has sent its last
+    ENDED = "ended"  # the producer has sent its last frame
     FAILED = "failed"
     RELEASED = "released"
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteStatistics:
-    """A remote channel at one moment.
+    """A snapshot of a remote channel.
 
     >>> RemoteStatistics(RemoteState.RECEIVING, backlog=3, queued=1, ready=4, floating=2, unannounced=0).wanted(2)
     5
     """
 
     state: RemoteState
-    backlog: int  # data buffers waiting at the producer when it last spoke
-    queued: int  # buffers that have arrived and were not read yet
-    ready: int  # segments set aside for what is to come
+    backlog: int  # data buffers at the producer, by its latest frame
+    queued: int  # unread buffers
+    ready: int  # reserved segments
     floating: int  # of these, how many are the gate's
-    unannounced: int  # of these, how many the producer does not know of
+    unannounced: int  # of these, how many were not announced as credit
 
     def wanted(self, exclusive: int) -> int:
-        """How many segments it would like to have ready."""
+        """Return how many segments the channel wants to have ready."""
         return self.backlog + exclusive

@@ -1,6 +1,6 @@
 """Several gates read as one, by one task thread.
 
-The union has a fair queue of gates with data, as each of them has of channels.
+The union has a fair queue of gates with data, as each gate has one of channels.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ class UnionGate(Gate):
 
     @property
     def channel_count(self) -> int:
-        """How many channels there are in all gates."""
+        """The number of channels of all gates."""
         return len(self._owners)
 
     @property
     def finished(self) -> bool:
-        """Whether every channel of every gate has ended."""
+        """True once every channel of every gate has ended."""
         return all(gate.finished for gate in self.gates)
 
     def enqueue_locked(self, gate: InputGate) -> Wake:
-        """A gate has data."""
+        """Put a gate with data into the queue, once, and wake the reader."""
         if gate.queued:
             return None
         gate.queued = True
@@ -70,7 +70,7 @@ class UnionGate(Gate):
         return self.wake_reader_locked()
 
     def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
-        """One buffer of the gate whose turn it is."""
+        """Return one buffer of the first gate in the queue, or None, and a wake-up to perform after the lock."""
         queue, wake = self._queue, None
         while queue:
             gate = queue.popleft()
@@ -80,7 +80,7 @@ class UnionGate(Gate):
                 self.fail_locked(error)
                 if wake is None:
                     raise
-                return None, wake  # the failure comes with the next call, after the wake-ups
+                return None, wake  # the next call raises the failure, after the wake-ups
             if gate.failure is not None:
                 self.fail_locked(gate.failure)
             gate.queued = gate.has_data
@@ -93,14 +93,14 @@ class UnionGate(Gate):
         return None, wake
 
     def statistics(self) -> tuple[GateStatistics, ...]:
-        """The gates at this moment."""
+        """Return a snapshot of each gate."""
         return tuple(gate.statistics() for gate in self.gates)
 
     def _has_data_locked(self) -> bool:
         return bool(self._queue)
 
-    def _rest_locked(self) -> Wake:
-        return together(*[gate.rest_locked() for gate in self.gates])
+    def _announce_all_locked(self) -> Wake:
+        return together(*[gate.announce_all_locked() for gate in self.gates])
 
     def _end_locked(self, number: int) -> Wake:
         gate = self._owners[number]

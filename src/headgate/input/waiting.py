@@ -1,8 +1,9 @@
-"""Where a task waits for input: what all gates share, and one of the two places where a task blocks.
+"""The base of all gates: where a task blocks for input.
 
-One task thread reads; others wake it. Missing partitions are asked for again on the reader's thread, while it waits.
+One task thread reads; producers and the network thread wake it. The reader's thread requests missing partitions again
+while it blocks.
 
-Invariant: the reader sleeps only while there is nothing to read, and is woken only when that changes.
+Invariant: the reader blocks only while there is nothing to read, and is woken only when that changes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from headgate.buffer import Kind
 from headgate.errors import Cancelled, HeadgateError
-from headgate.meters import TaskState
+from headgate.meters import Activity
 from headgate.record.element import EndOfPartition, decode_event
 from headgate.sync import together
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from headgate.buffer import BufferSlice
     from headgate.clock import Clock
     from headgate.meters import TaskTimer
-    from headgate.sync import Lock, Sync, Waiter, Wake
+    from headgate.sync import Lock, Sync, Wake, WakeSignal
 
 __all__ = ["Gate"]
 
@@ -30,7 +31,7 @@ _DATA = Kind.DATA
 
 
 class Gate(ABC):
-    """What all gates share: blocking and non-blocking reads by one task thread.
+    """The base of all gates: blocking and non-blocking reads by one task thread.
 
     >>> from headgate.worker import Environment
     >>> with Environment(memory_bytes=2**20) as worker:
@@ -45,41 +46,41 @@ class Gate(ABC):
         self._sync = sync
         self._clock = clock
         self._timer = timer
-        self._sleeper: Waiter | None = None
+        self._blocked_reader: WakeSignal | None = None
         self._interrupted = False
         self.failure: HeadgateError | None = None
-        """What every further read raises."""
+        """Raised by every further read."""
 
     @property
     @abstractmethod
     def channel_count(self) -> int:
-        """How many channels there are."""
+        """The number of channels."""
 
     @property
     @abstractmethod
     def finished(self) -> bool:
-        """Whether every channel has ended."""
+        """True once every channel has ended."""
 
     def poll(self, done: BufferSlice | None = None) -> BufferSlice | None:
-        """What is at hand, with its `channel` and, for an event, its `event`; None if nothing is, or all has ended.
+        """Return the next buffer with its `channel` and, for an event, its `event`; None if there is none now.
 
-        The caller releases what it gets, or hands it to its next call as `done`, which costs less.
+        The caller releases the buffer, or passes it to its next call as `done`, which costs less.
 
         Raises:
-            ProducerFailed: a producer's task failed; the same again at every further read.
+            ProducerFailed: a producer's task failed; every further read raises the same.
             PartitionNotFound: a partition did not appear in time.
             Cancelled: the gate was released.
         """
         taken = self._take(done)
         if taken is None:
             with self.lock:
-                rested = self._rest_locked()
-            if rested is not None:
-                rested()
+                announced = self._announce_all_locked()
+            if announced is not None:
+                announced()
         return taken
 
     def _take(self, done: BufferSlice | None = None) -> BufferSlice | None:
-        """As `poll`; what waits for the reader to rest waits on."""
+        """Do the same as `poll`, but announce no credit if there is nothing: the caller may poll the network first."""
         freed = None
         self.lock.acquire()  # see the note on locks in `sync`
         try:
@@ -105,13 +106,13 @@ class Gate(ABC):
         done: BufferSlice | None = None,
         before_wait: Callable[[], object] | None = None,
     ) -> BufferSlice | None:
-        """As `poll`, but asleep until something comes; None if all have ended, after `timeout_s` or an `interrupt`.
+        """Do the same as `poll`, but block until there is a buffer.
 
-        `before_wait` is called when there is nothing at hand, before the thread goes to sleep: a task flushes
-        its outputs there.
+        None if all channels have ended, after `timeout_s`, or after an `interrupt`. `before_wait` is called before the
+        thread blocks: a task flushes its outputs there.
         """
         taken = self._take(done)
-        if taken is None and not self.finished and self._help():
+        if taken is None and not self.finished and self._poll_network():
             taken = self._take()
         if taken is not None or self.finished:
             return taken
@@ -119,7 +120,7 @@ class Gate(ABC):
             before_wait()
         deadline_ns = None if timeout_s is None else self._clock.now_ns() + int(timeout_s * 1e9)
         while True:
-            self._sleep(deadline_ns)
+            self._block(deadline_ns)
             taken = self._take()
             if taken is not None or self.finished:
                 return taken
@@ -130,7 +131,7 @@ class Gate(ABC):
                 return None
 
     def interrupt(self) -> None:
-        """Let a `read` that finds nothing return, the one under way or the next; from any thread."""
+        """Let the current `read`, or else the next, return if there is nothing to read. From any thread."""
         with self.lock:
             self._interrupted = True
             wake = self.wake_reader_locked()
@@ -138,7 +139,7 @@ class Gate(ABC):
             wake()
 
     def release(self) -> None:
-        """Give everything back; a reader asleep here gets Cancelled. May be repeated."""
+        """Release all channels; a blocked reader gets Cancelled. Idempotent."""
         with self.lock:
             error = Cancelled(f"gate {self.name} was released")
             wake = together(self._fail_all_locked(error), self._release_locked())
@@ -146,56 +147,56 @@ class Gate(ABC):
             wake()
 
     def fail_locked(self, error: HeadgateError) -> Wake:
-        """Let every further read raise this, or what it raised before."""
+        """Let every further read raise this error, or the first one."""
         if self.failure is None or isinstance(error, Cancelled):
             self.failure = error
         return self.wake_reader_locked()
 
     def _fail_all_locked(self, error: HeadgateError) -> Wake:
-        """As `fail_locked`, also for a union that this gate is part of."""
+        """Do the same as `fail_locked`, also for the union of this gate."""
         return self.fail_locked(error)
 
     def wake_reader_locked(self) -> Wake:
-        """Let the reader look again, if it is asleep."""
-        sleeper, self._sleeper = self._sleeper, None
-        return None if sleeper is None else sleeper.wake
+        """Wake the reader if it is blocked."""
+        signal, self._blocked_reader = self._blocked_reader, None
+        return None if signal is None else signal.wake
 
     @abstractmethod
     def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
-        """The next bytes of whoever's turn it is, and whom to wake; a failure is remembered."""
+        """Return the next buffer, or None, and a wake-up to perform after the lock. A failure is kept."""
 
-    def _help(self) -> bool:
-        """Look whether the network has something, which costs less than to fall asleep for it. Whether it had."""
+    def _poll_network(self) -> bool:
+        """Poll the network once, which costs less than to block and be woken. Return True if there was anything."""
         if self._timer is None:
-            return self._sync.help()
-        self._timer.enter(TaskState.IDLE)
+            return self._sync.poll_once()
+        self._timer.enter(Activity.IDLE)
         try:
-            return self._sync.help()
+            return self._sync.poll_once()
         finally:
             self._timer.leave()
 
-    def _sleep(self, deadline_ns: int | None) -> None:
-        """Wait for a wake-up, the deadline or the next retry, whatever is first; then retry what is due."""
+    def _block(self, deadline_ns: int | None) -> None:
+        """Block until a wake-up, the deadline or the next retry, whichever is first; then request what is due."""
         with self.lock:
             if self._has_data_locked() or self.finished or self.failure is not None or self._interrupted:
                 return
-            self._sleeper = waiter = self._sync.waiter()
+            self._blocked_reader = signal = self._sync.new_signal()
             until_ns = self._retry_at_locked()
-            rested = self._rest_locked()
-        if rested is not None:
-            rested()
+            announced = self._announce_all_locked()
+        if announced is not None:
+            announced()
         if until_ns is None or (deadline_ns is not None and deadline_ns < until_ns):
             until_ns = deadline_ns
         if self._timer is not None:
-            self._timer.enter(TaskState.IDLE)
+            self._timer.enter(Activity.IDLE)
         try:
-            waiter.wait(None if until_ns is None else (until_ns - self._clock.now_ns()) / 1e9)
+            signal.wait(None if until_ns is None else (until_ns - self._clock.now_ns()) / 1e9)
         finally:
             if self._timer is not None:
                 self._timer.leave()
             now_ns = self._clock.now_ns()
             with self.lock:
-                self._sleeper = None
+                self._blocked_reader = None
                 wake = self._retry_locked(now_ns)
             if wake is not None:
                 wake()
@@ -213,8 +214,8 @@ class Gate(ABC):
     def _has_data_locked(self) -> bool: ...
 
     @abstractmethod
-    def _rest_locked(self) -> Wake:
-        """Let credit that waits for more be announced: the reader has nothing at hand."""
+    def _announce_all_locked(self) -> Wake:
+        """Announce all scheduled credit: trigger 3 of `wire.flow`."""
 
     @abstractmethod
     def _end_locked(self, number: int) -> Wake: ...

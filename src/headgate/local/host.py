@@ -1,10 +1,10 @@
-"""Runs a job's workers as threads of this process: the same workers, the same exchange, no JVM.
+"""Runs a job's workers as threads of this process: the same workers and the same exchange, without a JVM.
 
-For tests, for a debugger, and for trying things out. Workers talk over loopback sockets as they do on Spark; every
+For tests, for debugging, and for first steps. Workers communicate over loopback sockets as they do on Spark; every
 subtask has its own copy of the user's function objects.
 
-One more thread sees a job to its end. In BATCH it starts the workers of another attempt if one is lost, which happens
-to threads only if their control connection breaks, and removes what is left on disk at last.
+One more thread per job waits for its end. In BATCH it starts the workers of another attempt if one is lost, which
+happens to a thread only if its control link breaks; at last it removes the job's files.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headgate.coordinator.batch_coordinator import coordinator_for
+from headgate.coordinator.batch import coordinator_for
 from headgate.errors import ConfigError, HeadgateError, InvariantViolated
+from headgate.graph.fitting import check_memory
 from headgate.ids import AttemptId
 from headgate.wire.handshake import SECRET_BYTES
-from headgate.worker.job_files import job_storage
+from headgate.worker.memory import expected_segments
 from headgate.worker.run import run_worker
+from headgate.worker.storage import open_job_storage
 
 if TYPE_CHECKING:
     from headgate.coordinator import Job
@@ -33,7 +35,7 @@ __all__ = ["LocalHost"]
 _log = logging.getLogger(__name__)
 
 _FIRST = AttemptId(1)
-_WIND_UP_S = 10.0  # a task that is stuck in user code is not waited for any longer
+_WIND_UP_S = 10.0  # time limit for the job's threads: a task may be blocked in user code
 
 
 class LocalHost:
@@ -47,12 +49,20 @@ class LocalHost:
 
     name = "local"
 
+    def check(self, plan: Plan) -> None:
+        """Raise if the workers have too little memory for a plan; nothing is started.
+
+        Raises:
+            InsufficientBuffers: The text has the sum and the smallest sufficient changes.
+        """
+        check_memory(plan, expected_segments(plan))
+
     def run(self, plan: Plan) -> Job:
-        """Start a job; returns at once.
+        """Start a job and return at once.
 
         Raises:
             ConfigError: a function cannot be copied for each subtask.
-            StorageError: a BATCH job cannot keep anything on disk.
+            StorageError: the directory of a BATCH job cannot be made.
         """
         return _Run(plan).start()
 
@@ -67,7 +77,7 @@ class _Run:
 
     def start(self) -> Job:
         plans = self._copies()
-        self._storage = job_storage(self._plan, _FIRST)  # as long as the job lasts: nobody sweeps up what is in it
+        self._storage = open_job_storage(self._plan, _FIRST)  # keeps the files until the job's end
         self._coordinator = coordinator_for(self._plan, self._secret, _FIRST, renews=True)
         try:
             self._coordinator.start()
@@ -75,7 +85,7 @@ class _Run:
             self._remove_files()
             raise
         threads = self._workers(_FIRST, plans)
-        end = threading.Thread(target=self._see_through, args=(threads,), name="headgate-end", daemon=True)
+        end = threading.Thread(target=self._run_attempts, args=(threads,), name="headgate-end", daemon=True)
         end.start()
         job = self._coordinator.job
         job.wind_up = lambda: end.join(_WIND_UP_S)
@@ -100,13 +110,13 @@ class _Run:
         try:
             run_worker(plan, index, attempt, self._secret, coordinator.address, fresh=lambda: _own_copy(self._plan))
         except HeadgateError as error:
-            # The coordinator knows, unless the worker did not come so far.
+            # Reported by the worker as well, unless it failed before its link was open.
             coordinator.fail(error, attempt=attempt, workers=[index])
-        except Exception as error:  # noqa: BLE001 - a thread's end
+        except Exception as error:  # noqa: BLE001 - the end of a thread
             _log.exception("worker %d: a bug in headgate", index)
             coordinator.fail(InvariantViolated(f"worker {index}: {type(error).__name__}: {error}"))
 
-    def _see_through(self, threads: list[threading.Thread]) -> None:
+    def _run_attempts(self, threads: list[threading.Thread]) -> None:
         coordinator, attempt = self._coordinator, _FIRST
         while (following := coordinator.next_attempt(attempt)) is not None:
             attempt = following
@@ -122,7 +132,7 @@ class _Run:
 
 
 def _own_copy(plan: Plan) -> Plan:
-    """The plan with this worker's own function objects; what happens in the driver is the driver's."""
+    """Return the plan with copies of all function objects, except those of vertices in the driver."""
     return replace(
         plan,
         vertices=tuple(vertex if vertex.in_driver else _with_own_functions(vertex) for vertex in plan.vertices),
@@ -136,7 +146,7 @@ def _with_own_functions(vertex: Vertex) -> Vertex:
             operators.append(replace(one, make=copy.deepcopy(one.make), source=copy.deepcopy(one.source)))
         except Exception as error:
             raise ConfigError(
-                f"{one.name}: its function cannot be copied for each subtask ({error}): what cannot be copied, such as"
-                " locks and connections, is made in open()"
+                f"{one.name}: its function cannot be copied for each subtask ({error}): make what cannot be copied,"
+                " such as locks and connections, in open()"
             ) from error
     return replace(vertex, operators=tuple(operators))

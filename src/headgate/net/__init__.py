@@ -9,7 +9,7 @@ the port, `network` puts it all together.
 from headgate.net.certificates import Authority, Credentials
 from headgate.net.network import Identity, Network, NetworkStatistics
 from headgate.net.owner import ConnectionStatistics
-from headgate.net.stream import Address, Listener, PathStatistics, Stream, StreamHandler, Timer, Transport
+from headgate.net.stream import Address, ListeningPort, PathStatistics, Stream, StreamHandler, Timer, Transport
 
 __all__ = [
     "Address",
@@ -17,7 +17,7 @@ __all__ = [
     "ConnectionStatistics",
     "Credentials",
     "Identity",
-    "Listener",
+    "ListeningPort",
     "Network",
     "NetworkStatistics",
     "PathStatistics",

@@ -1,15 +1,15 @@
-"""Certificates that live as long as one job: who is a worker of this job, and which one.
+"""Certificates of one job: each names one worker, and is signed by the job's authority.
 
-The driver makes one `Authority` per job, on the thread that starts the job, and sends each worker its `Credentials`
-along with the job's secret. The authority's own key never leaves the driver and dies with it. A worker makes its two
-contexts of its credentials, once, and streams of those (`net.tls`). All of the cryptography is the `cryptography`
-package's and OpenSSL's.
+The driver creates one `Authority` per job, on the thread that starts the job, and sends each worker its `Credentials`
+with the job's secret. The authority's own key never leaves the driver process. A worker creates its two contexts from
+its credentials once, and `net.tls` uses them for every stream. The cryptography is that of the `cryptography` package
+and of OpenSSL.
 
-Every server shows its certificate to whoever connects, so there is nothing in one that a stranger may not know: the
-job's name is there as a digest only, which also makes any name fit.
+Every server sends its certificate to any peer that connects, so it contains nothing secret: the job's name is a digest,
+which also bounds its length.
 
-Invariants: a certificate names exactly one worker; every authority has a key of its own, so that what one job's
-authority signed is worth nothing in another job; no `repr` shows a private key, and none is left on a disk.
+Invariants: a certificate names exactly one worker; every authority has a key of its own, so that a certificate of one
+job is not accepted by another; no `repr` contains a private key, and none is left on a disk.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ __all__ = [
     "Authority",
     "Credentials",
     "client_context",
-    "explained",
+    "explain_tls_error",
     "server_context",
     "worker_name",
     "worker_of",
 ]
 
 LIFETIME: Final = timedelta(days=30)
-"""How long a certificate is good for. It is looked at when a connection is made, so an open one outlives it."""
+"""How long a certificate is valid. It is checked when a connection is opened, so an open connection outlives it."""
 
 CLOCK_SKEW: Final = timedelta(hours=1)
 """How far a worker's clock may be behind the driver's."""
 
-_MAX_WORKER: Final = 2**32 - 1  # the handshake and the frames have 32 bits for it
-_DOMAIN: Final = "headgate.internal"  # .internal is set aside for private use: nobody else can own the name
+_MAX_WORKER: Final = 2**32 - 1  # 32 bits in the handshake and in frames
+_DOMAIN: Final = "headgate.internal"  # .internal is reserved for private use: it has no owner
 _WORKER_NAME: Final = re.compile(rf"worker-(0|[1-9][0-9]{{0,9}})\.{re.escape(_DOMAIN)}")
 
-# Of all that may go wrong, what says that a certificate was missing or bad: ours, if it is an alert of the peer.
+# OpenSSL's reasons for a missing or bad certificate: the peer's, or in an alert of the peer this worker's own.
 _NO_PROOF: Final = frozenset({"PEER_DID_NOT_RETURN_A_CERTIFICATE", "BAD_SIGNATURE"})
 _REFUSED: Final = frozenset(
     {
@@ -80,7 +80,7 @@ _REFUSED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What one worker proves itself with, and knows the others by. Holds a private key: only for the worker's eyes.
+    """The certificate and key of one worker, and the authority that it trusts. Secret: it holds a private key.
 
     >>> from datetime import UTC, datetime
     >>> from headgate.ids import JobId
@@ -89,17 +89,17 @@ class Credentials:
     """
 
     worker: int
-    """Which worker the certificate names."""
+    """The worker that the certificate names."""
     certificate: str = field(repr=False)
-    """The worker's certificate, PEM. The authority's own is not part of it: all know that already."""
+    """The worker's certificate, PEM. The authority's own is not part of it: every worker has that."""
     private_key: str = field(repr=False)
     """The certificate's key, PEM (PKCS 8), not encrypted."""
     authority: str = field(repr=False)
-    """The certificate of the job's authority, PEM: the only one that is trusted."""
+    """The certificate of the job's authority, PEM: the only trusted one."""
 
 
 class Authority:
-    """Vouches for the workers of one job, at the driver. It cannot be pickled: its key stays where it was made.
+    """Issues the certificates of one job's workers, in the driver. It cannot be pickled: its key stays in the process.
 
     >>> from datetime import UTC, datetime
     >>> from headgate.ids import JobId
@@ -132,7 +132,7 @@ class Authority:
         )
 
     def issue(self, worker: int, *, now: datetime | None = None) -> Credentials:
-        """A new key and a certificate for a worker, good from `now`; None: from when the authority was made.
+        """Return a new key and certificate for a worker, valid from `now`; None: from the authority's creation.
 
         >>> from datetime import UTC, datetime
         >>> from headgate.ids import JobId
@@ -162,7 +162,7 @@ class Authority:
         )
 
     def _builder(self, subject: x509.Name, public: ec.EllipticCurvePublicKey, now: datetime) -> x509.CertificateBuilder:
-        """What the authority's certificate and those of workers have in common."""
+        """Return the common part of the authority's certificate and those of workers."""
         if now.tzinfo is None:
             raise LocalProtocolError("a certificate takes a time with a time zone: datetime.now(UTC)")
         return (
@@ -177,7 +177,7 @@ class Authority:
 
 
 def worker_name(worker: int) -> str:
-    """What a worker's certificate calls it, wherever it runs: addresses are not known when certificates are made.
+    """Return the name of a worker in its certificate. It is not an address: those are not known at that time.
 
     >>> worker_name(3)
     'worker-3.headgate.internal'
@@ -188,7 +188,7 @@ def worker_name(worker: int) -> str:
 
 
 def worker_of(certificate: bytes) -> int:
-    """The number of the worker that a certificate (DER) names. The caller has verified who signed it.
+    """Return the number of the worker that a certificate (DER) names. The caller has verified its signature.
 
     >>> import ssl
     >>> from datetime import UTC, datetime
@@ -198,7 +198,7 @@ def worker_of(certificate: bytes) -> int:
     3
 
     Raises:
-        AuthError: it names none, or more than one.
+        AuthError: it names no worker, or several.
     """
     try:
         parsed = x509.load_der_x509_certificate(certificate)
@@ -212,7 +212,7 @@ def worker_of(certificate: bytes) -> int:
 
 
 def client_context(credentials: Credentials) -> ssl.SSLContext:
-    """For the side that connects: trusts the job's authority only, and insists on the name of the worker it wants.
+    """Return the context of the connecting side: it trusts the job's authority only, and checks the worker's name.
 
     >>> from datetime import UTC, datetime
     >>> from headgate.ids import JobId
@@ -222,14 +222,14 @@ def client_context(credentials: Credentials) -> ssl.SSLContext:
     """
     context = _context(ssl.PROTOCOL_TLS_CLIENT, credentials)
     # The name is that of a worker number (`worker_name`), not of a host. OpenSSL compares it within its handshake, so
-    # that not even our own certificate is shown to the wrong worker.
+    # that the wrong worker does not even get this worker's certificate.
     context.check_hostname = True
     context.hostname_checks_common_name = False
     return context
 
 
 def server_context(credentials: Credentials) -> ssl.SSLContext:
-    """For the side that is connected to: wants a certificate of the job's authority from whoever connects.
+    """Return the context of the accepting side: it requires a certificate of the job's authority.
 
     >>> from datetime import UTC, datetime
     >>> from headgate.ids import JobId
@@ -238,21 +238,21 @@ def server_context(credentials: Credentials) -> ssl.SSLContext:
     ('CERT_REQUIRED', 0)
     """
     context = _context(ssl.PROTOCOL_TLS_SERVER, credentials)
-    context.num_tickets = 0  # what OP_NO_TICKET is before TLS 1.3: no session is ever resumed
+    context.num_tickets = 0  # OP_NO_TICKET covers only TLS 1.2: no session is ever resumed
     return context
 
 
-def explained(error: ssl.SSLError, peer: str) -> AuthError | TransportError:
-    """What went wrong in TLS, as an error of ours: AuthError if it is about a certificate, the peer's or our own.
+def explain_tls_error(error: ssl.SSLError, peer: str) -> AuthError | TransportError:
+    """Return headgate's error for one of TLS: AuthError if a certificate is the reason, the peer's or this worker's.
 
-    It has no `__cause__`: that would hold on to frames, and all that it says is in the text.
+    It has no `__cause__`: that would keep frames alive, and its text is included.
 
     >>> arrived = ssl.MemoryBIO(); arrived.write(b"HTTP/1.1 400 Bad Request")
     24
     >>> try:
     ...     ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).wrap_bio(arrived, ssl.MemoryBIO(), server_side=True).do_handshake()
     ... except ssl.SSLError as error:
-    ...     explained(error, "10.0.0.7:7077")
+    ...     explain_tls_error(error, "10.0.0.7:7077")
     TransportError('TLS failed: wrong version number; does the peer speak TLS 1.3? (10.0.0.7:7077)')
     """
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -273,7 +273,7 @@ def _context(protocol: int, credentials: Credentials) -> ssl.SSLContext:
     context.verify_mode = ssl.CERT_REQUIRED
     context.verify_flags |= ssl.VERIFY_X509_STRICT
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
-    context.load_verify_locations(cadata=credentials.authority)  # and nothing else: no authority of the system's
+    context.load_verify_locations(cadata=credentials.authority)  # and no authority of the system
     with _nameless_file(credentials.certificate + credentials.private_key) as path:
         context.load_cert_chain(path)
     return context
@@ -281,14 +281,14 @@ def _context(protocol: int, credentials: Credentials) -> ssl.SSLContext:
 
 @contextmanager
 def _nameless_file(text: str) -> Iterator[str]:
-    """A path for `load_cert_chain`, which takes nothing else: to memory if the system can, and gone at once."""
+    """Yield a path with the text, for `load_cert_chain`, which takes only paths: in memory if the system can."""
     if hasattr(os, "memfd_create"):
         with os.fdopen(os.memfd_create("headgate credentials"), "w", encoding="ascii") as file:
             file.write(text)
             file.flush()
             yield f"/proc/self/fd/{file.fileno()}"
     else:
-        with tempfile.NamedTemporaryFile("w", encoding="ascii") as file:  # nobody else may read it, nor guess its name
+        with tempfile.NamedTemporaryFile("w", encoding="ascii") as file:  # readable by this user only
             file.write(text)
             file.flush()
             yield file.name

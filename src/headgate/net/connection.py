@@ -1,40 +1,35 @@
-"""One connection to another worker: handshake, frames both ways, watermarks, time limits, and how it ends.
+"""One connection to another worker: frames both ways, credit and data taken from partitions, and how it closes.
 
-The handler of a byte stream, on the network thread; only `schedule_locked` is called by others, under the exchange
-lock. What frames mean is the pump's business; who wants the connection is its owner's.
+`AuthenticatedStream` has the handshake, the time limits and the end. `Pump` has the meaning of the frames, and the
+owner (`net.peers`) decides whether the connection is needed. Everything runs on the network thread, except
+`schedule_locked` and `statistics_locked` (any thread, under the exchange lock) and `path`.
 
-Invariants: no byte is given to the pump before the peer has proved itself; nothing is taken from partitions while the
-outbox has no room; the owner hears of the end exactly once.
+Invariants: nothing is taken from partitions while the outbox has no room, so at most the high mark and one `Data` frame
+wait for the socket, and control frames beside them; the owner gets `lost` exactly once.
 """
 
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from headgate.errors import (
-    AuthError,
-    Cancelled,
-    HeadgateError,
-    InvariantViolated,
-    RemoteProtocolError,
-    TransportError,
-    error_from_wire,
-)
+from headgate.errors import Cancelled, HeadgateError, RemoteProtocolError, TransportError, error_from_wire
+from headgate.net.authenticated import AuthenticatedStream
 from headgate.net.outbox import Outbox
 from headgate.net.owner import ConnectionOwner, ConnectionStatistics
 from headgate.net.pump import Pump
-from headgate.net.watch import ConnectionOptions, Watch
-from headgate.wire import CONNECTION, Close, Frame, KeepAlive, Outgoing, ReportError, encode_frame
+from headgate.wire import CONNECTION, Close, Frame, KeepAlive, ReportError, When, encode_frame
 from headgate.wire.producer import error_frame
-from headgate.wire.states import CONNECTION_STEPS, ConnectionState, ConnectionStep, step
+from headgate.wire.states import ConnectionState, ConnectionStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headgate.input import RemoteChannel
-    from headgate.net.exchange import Exchange
+    from headgate.net.context import ConnectionContext
     from headgate.net.stream import PathStatistics, Stream, Transport
+    from headgate.net.time_limits import ConnectionOptions
     from headgate.sync import Wake
     from headgate.wire.handshake import Handshake
 
@@ -42,16 +37,14 @@ __all__ = ["Connection"]
 
 _log = logging.getLogger(__name__)
 
-_HIGH_SEGMENTS: Final = 2
-_LOW_SEGMENTS: Final = 1
-_GATHER_SEGMENTS: Final = 16
-_ROUNDS: Final = 16  # of writing before other connections and reading get their turn
-_RELEASE: Final = 16  # written buffers to give back at once while there is more to write: each may wake a task
+_ROUNDS: Final = 16  # writes before the loop serves other connections and reads
+_RELEASE: Final = 16  # written buffers that are recycled together while more are written: each may wake a task
 _PROVING, _LOST, _CLOSED = ConnectionState.PROVING, ConnectionState.LOST, ConnectionState.CLOSED
 _USABLE = (ConnectionState.OPEN, ConnectionState.THEY_CLOSED)
+_LATER, _NOW = When.LATER, When.NOW
 
 
-class Connection:
+class Connection(AuthenticatedStream):
     """A connection, from its first byte to its last. Made by `Network`.
 
     >>> from headgate.ids import AttemptId, JobId
@@ -59,15 +52,18 @@ class Connection:
     >>> from headgate.worker import Environment
     >>> with Environment(memory_bytes=2**20) as worker:
     ...     _ = worker.join(Identity(JobId("etl"), AttemptId(1), worker=0, secret=bytes(32)))
-    ...     worker.statistics().network.connections  # nobody wants one yet
+    ...     worker.statistics().network.connections  # no channel needs one yet
     ()
     """
+
+    kind = "connection"
+    unfinished = "the peer ended the connection while channels were using it"
 
     def __init__(  # noqa: PLR0917 - its owner puts the parts together
         self,
         stream: Stream,
         handshake: Handshake,
-        exchange: Exchange,
+        exchange: ConnectionContext,
         transport: Transport,
         owner: ConnectionOwner,
         options: ConnectionOptions,
@@ -76,107 +72,65 @@ class Connection:
         ended: Callable[[Connection], object],
         certified: Callable[[], int | None] = lambda: None,
     ) -> None:
-        self.peer = stream.peer
-        self.state = ConnectionState.PROVING
-        self.worker = -1
-        self.lane = 0
+        size = exchange.segment_size
+        outbox = Outbox(options.high_mark * size, options.low_mark * size, now_ns=transport.now_ns)
+        super().__init__(
+            stream, handshake, transport, options, outbox, must_be_read=exchange.credited, certified=certified
+        )
+        self.lane = 0  # which of the connections between the two workers this is
         self.outgoing = outgoing  # this side has connected, not the peer
-        self._used = outgoing  # somebody wanted it, so that it may be closed when nobody does
-        self.pump = Pump(exchange, wake_locked=self.schedule_locked, retry=self._retry, starving=transport.attend)
-        self._stream = stream
-        self._handshake = handshake
+        expect_reply = partial(transport.poll_once, reply_expected=True)
+        self.pump = Pump(exchange, schedule_locked=self.schedule_locked, retry=self._retry, await_credit=expect_reply)
+        self._used = outgoing  # a channel has needed it, so it closes when no channel does
         self._lock = exchange.lock
-        self._transport = transport
         self._owner = owner
         self._ended = ended
-        self._certified = certified  # the worker that the peer's certificate names, if it has one
-        size = exchange.segment_size
-        marks = (_HIGH_SEGMENTS * size, _LOW_SEGMENTS * size, _GATHER_SEGMENTS * size)
-        self._outbox = Outbox(*marks, now_ns=transport.now_ns)
-        self._scheduled = False  # `flush` will be called
-        self._hurried = False  # and that at once
-        self._watch = Watch(self, self.pump, self._outbox, transport, options, must_be_read=exchange.credited)
-        self._unread: bytes | None = None  # read, but there was no buffer for it: reading has stopped
-
-    def start(self) -> None:
-        """Begin the handshake."""
-        self._stream.start(self)
-        self._put(self._handshake.data_to_send())
-        self.flush()
+        self._flush_when = When.NO  # NO: no call of `flush` is posted
+        self._unread: bytes | None = None  # received, but no buffer was free: reading has stopped
 
     @property
     def usable(self) -> bool:
-        """Whether this side may request over it."""
+        """Return True if this side may send requests over it."""
         return self.state in _USABLE
-
-    # What the stream calls.
-
-    def received(self, data: memoryview) -> None:
-        """Bytes came."""
-        try:
-            if self.state is _PROVING:
-                data = memoryview(self._prove(data))
-            if self.state is not _LOST and data:
-                self._receive(data)
-        except HeadgateError as error:
-            self.fail(error)
-        except Exception as error:  # noqa: BLE001 - our bug must not leave tasks waiting for ever
-            _log.exception("connection with %s: a bug in headgate", self.peer)
-            self.fail(InvariantViolated(f"connection with {self.peer}: {type(error).__name__}: {error}"))
-
-    def writable(self) -> None:
-        """The stream takes bytes again."""
-        self._outbox.unblock()
-        self.flush()
-
-    def lost(self, error: Exception | None) -> None:
-        """The stream is over."""
-        if self.state is _PROVING and (error is None or isinstance(error, TransportError)):
-            why = "" if error is None else f" ({error})"
-            text = f"the peer ended the connection during the handshake: is it of this job and attempt?{why}"
-            self._end(TransportError(text, peer=self.peer))
-        elif isinstance(error, HeadgateError):
-            self._end(error)
-        elif error is not None:
-            self._end(TransportError(str(error), peer=self.peer))
-        elif self.state is _CLOSED or (self.pump.idle and self.pump.between_frames and self.worker >= 0):
-            self._end(None)
-        else:
-            self._end(TransportError("the peer ended the connection while channels were using it", peer=self.peer))
 
     # Reading.
 
-    def _prove(self, data: memoryview) -> bytes:
-        """The handshake's share of the bytes; what is behind it is returned."""
-        handshake = self._handshake
-        try:
-            rest = handshake.receive(data)
-        except (AuthError, RemoteProtocolError):
-            self._put(handshake.data_to_send())
-            raise
-        self._put(handshake.data_to_send())
-        self.flush()
-        if not handshake.done:
-            return b""
-        if self._certified() not in {None, handshake.peer_worker}:
-            raise AuthError("the peer's certificate is that of another worker")
-        self._move(ConnectionStep.PROVED, ours=True)
-        self.worker, self.lane = handshake.peer_worker, handshake.lane
-        self._watch.proved()
+    @property
+    def reads(self) -> bool:
+        """Return True unless reading has stopped because no buffer is free."""
+        return self._unread is None
+
+    @property
+    def items_in(self) -> int:
+        """How many pieces have arrived."""
+        return self.pump.items_in
+
+    @property
+    def frames_in(self) -> int:
+        """How many whole frames have arrived."""
+        return self.pump.frames_in
+
+    def _on_duplicate(self) -> None:
+        """Let `flush` end the connection once its last handshake frame is written."""
+
+    def _check_role(self, worker: int) -> None:
+        """Accept every worker of the job."""
+
+    def _on_proved(self) -> None:
+        self.lane = self._handshake.lane
         self._owner.proved(self)
-        return rest
 
     def _receive(self, data: memoryview) -> None:
         self._unread = self.pump.receive(data, self._on_frame)
         if self._unread is not None:
             self._stream.pause_reading()
         if self.pump.consumer.has_work:
-            self.flush()  # errors are answered; credit is announced when the reader has read what has come
+            self.flush()  # sends errors; credit is announced when the reader has read its buffers
         elif self.pump.idle:
             self._close_if_unused()
 
     def _resume(self, unread: bytes) -> None:
-        """Go on reading, which had stopped for want of a buffer, if there is one now."""
+        """Continue to read if a buffer is free now."""
         if not self.pump.resume():
             return
         self._unread = None
@@ -204,32 +158,34 @@ class Connection:
 
     # Writing.
 
-    def schedule_locked(self, *, urgent: bool = True) -> Wake:
-        """There is something to send: let the network thread come, unless it is on its way.
+    def schedule_locked(self, when: When) -> Wake:
+        """Post a call of `flush`, unless one is posted that comes as soon. From any thread.
 
-        What is not urgent may wait a moment for more. While the stream is blocked there is no need to come: it will
-        when the stream is writable, unless it has to go on reading.
+        LATER: it may wait for other network work. While the stream is blocked none is needed, for `writable` flushes;
+        unless the connection has to resume reading.
         """
-        if self._hurried or (self._scheduled and not urgent) or (self._outbox.blocked and not self.pump.starved):
+        posted = self._flush_when
+        if posted is _NOW or posted is when or (self._outbox.blocked and not self.pump.starved):
             return None
-        self._scheduled = True
-        if not urgent:
-            return self._come_lazily
-        self._hurried = True
-        return self._come
+        if when is _LATER:
+            self._flush_when = when
+            return self._post_lazily
+        self._flush_when = _NOW
+        return self._post if when is _NOW else self._poll_and_post
 
-    def _come(self) -> None:
-        producer = self.pump.producer
-        if producer.look_first:  # the first part of a flush would wake the peer's reader, which then waits for the rest
-            producer.look_first = False
-            self._transport.glance()
-        self._transport.call_soon(self.flush)
+    def _post(self) -> None:
+        self._transport.post(self.flush)
 
-    def _come_lazily(self) -> None:
-        self._transport.call_lazily(self._flush_if_due)
+    def _poll_and_post(self) -> None:
+        # The first part of a flush would wake the peer's reader, which would then wait for the rest.
+        self._transport.poll_once()
+        self._transport.post(self.flush)
 
-    def _flush_if_due(self) -> None:
-        if self._scheduled:  # else it was done in a hurry meanwhile
+    def _post_lazily(self) -> None:
+        self._transport.post(self._flush_if_posted, urgent=False)
+
+    def _flush_if_posted(self) -> None:
+        if self._flush_when is not When.NO:  # else an urgent flush was faster
             self.flush()
 
     def flush(self) -> None:
@@ -245,7 +201,7 @@ class Connection:
             if not self._has_more():
                 break
         else:
-            self._come()
+            self._post()
         self._release_sent()
         if self._unread is not None:
             self._resume(self._unread)
@@ -258,7 +214,7 @@ class Connection:
         """Whether the last `_fill` left something for want of room; what came after it has called for a `flush`."""
         if self.state is _PROVING:
             return False
-        return self.pump.producer.has_work or self.pump.consumer.has_work or self._owner.due(self)
+        return self.pump.producer.has_work or self.pump.consumer.has_work or self._owner.has_frames(self)
 
     def _fill(self) -> None:
         """Release what was written, and take what is to be written next, if there is room."""
@@ -266,12 +222,12 @@ class Connection:
         wakes: list[Callable[[], object]] = []
         self._lock.acquire()  # see the note on locks in `sync`
         try:
-            self._scheduled = self._hurried = False
+            self._flush_when = When.NO
             if len(outbox.sent) >= _RELEASE:
                 self._release_sent_locked(wakes)
             if self.state is not _PROVING and (room_bytes := outbox.room_bytes) > 0:
                 if self.usable:
-                    self._owner.say_locked(self)
+                    self._owner.queue_frames_locked(self)
                 sending, wake = self.pump.outgoing_locked(room_bytes)
                 outbox.put(sending)
                 if wake is not None:
@@ -280,10 +236,6 @@ class Connection:
             self._lock.release()
         for wake in wakes:
             wake()
-
-    def _put(self, frame: bytes) -> None:
-        if frame:
-            self._outbox.put(Outgoing([frame], [None]))
 
     def _release_sent(self) -> None:
         if not self._outbox.sent:
@@ -295,26 +247,21 @@ class Connection:
             wake()
 
     def _release_sent_locked(self, wakes: list[Callable[[], object]]) -> None:
-        """Give back what was written; whom to wake is added to `wakes`."""
+        """Recycle the written buffers. Add the wake-ups that the caller owes to `wakes`."""
         sent = self._outbox.sent
         wakes += [wake for taken in sent if (wake := taken.release_locked()) is not None]
         sent.clear()
 
     # Time.
 
-    @property
-    def reads(self) -> bool:
-        """Whether it reads, and has not stopped for want of a place."""
-        return self._unread is None
-
     def keep_alive(self) -> None:
-        """Say something, for nothing was said for a while."""
+        """Send a `KeepAlive` frame, unless other bytes wait."""
         if not self._outbox.waiting_bytes:
             self._put(encode_frame(KeepAlive()))
         self.flush()
 
     def _retry(self, channel: RemoteChannel, delay_ns: int) -> None:
-        """Let a channel whose partition is missing be due again after a while."""
+        """Request the partition of a channel again after `delay_ns`: its producer does not have it yet."""
 
         def again() -> None:
             with self._lock:
@@ -327,7 +274,7 @@ class Connection:
     # The end.
 
     def _close_if_unused(self) -> None:
-        """Say `Close` when nothing uses the connection any more; end it when both have."""
+        """Send `Close` when no channel uses the connection any more; end it when both sides have sent it."""
         idle = self.pump.idle
         self._used = self._used or not idle
         if self.usable and idle and self._used and not self._outbox.waiting_bytes and not self._owner.wants(self):
@@ -338,33 +285,22 @@ class Connection:
             self._stream.close()
 
     def close_duplicate(self) -> None:
-        """End a connection that has not been used, because there is another."""
+        """End a connection that has not been used: there is another between the two workers."""
         self._stream.close()
         self._end(None)
 
     def fail(self, error: HeadgateError) -> None:
-        """Give the connection up; the peer is told why if that is possible, except before it has proved itself."""
-        if self.state is _LOST:
-            return
-        told = not isinstance(error, TransportError)
-        outbox = self._outbox
-        if self.state is not _PROVING and told and not outbox.waiting_bytes:
+        """End the connection with an error. A peer that has proved itself gets the error, if the stream accepts it."""
+        reported = self.state not in (_PROVING, _LOST) and not isinstance(error, TransportError)
+        if reported and not self._outbox.waiting_bytes:
             self._put(error_frame(CONNECTION, error))
-        owed = outbox.waiting_bytes > 0  # else it ends at once: a stranger's socket is not worth keeping
-        if outbox.waiting_bytes and not outbox.blocked:
-            self._outbox.write(self._stream)
-        if outbox.waiting_bytes or not owed:
-            self._stream.abort()
-        else:
-            self._stream.close()
-        self._end(error)
+        super().fail(error)
 
-    def _end(self, error: HeadgateError | None) -> None:
-        if self.state is _LOST:
-            return
-        self._move(ConnectionStep.LOSE, ours=True)
-        self._watch.cancel()
-        self._outbox.drop()
+    def _is_complete(self, error: Exception | None) -> bool:
+        unused = self.worker >= 0 and self.pump.idle and self.pump.between_frames
+        return error is None and (self.state is _CLOSED or unused)
+
+    def _on_end(self, error: HeadgateError | None) -> None:
         self._unread = None
         self._release_sent()
         named = None if error is None else self._named(error)
@@ -376,7 +312,7 @@ class Connection:
         self._ended(self)
 
     def _named(self, error: HeadgateError) -> HeadgateError:
-        """The error as this side sees it: with the peer's address. It is logged if the peer had proved itself."""
+        """Return the error with the peer's address in it. Log it if the peer had proved itself."""
         named = error
         if not isinstance(error, TransportError | Cancelled):
             named = error_from_wire(error.code, f"{error} ({self.peer})")
@@ -386,11 +322,8 @@ class Connection:
             _log.log(level, "connection with worker %d lost: %s", self.worker, named)
         return named
 
-    def _move(self, what: ConnectionStep, *, ours: bool) -> None:
-        self.state = step(CONNECTION_STEPS, self.state, what, f"connection with {self.peer}", ours=ours)
-
     def statistics_locked(self) -> ConnectionStatistics:
-        """The connection at this moment."""
+        """Return the connection's counters."""
         return ConnectionStatistics(
             peer=self.peer,
             worker=self.worker,
@@ -403,5 +336,5 @@ class Connection:
         )
 
     def path(self) -> PathStatistics:
-        """What the system says of the way to the peer; from any thread, and not under the exchange lock."""
+        """Return what the system measures on the way to the peer. From any thread, not under the exchange lock."""
         return self._stream.path()

@@ -1,11 +1,11 @@
 """Streams without sockets: a pipe inside one process, and a transport of such pipes in virtual time.
 
-For tests and simulations: everything happens when the caller says so, in an order that is the same every time. There is
-no thread and no randomness; what a callback raises reaches whoever runs the transport.
+For tests and simulations: the caller runs the transport step by step, in an order that is the same every time. There is
+no thread and no randomness; an error that a callback raises reaches the caller.
 
-Invariants: at most `capacity_bytes` are on their way in each direction; `received`, `writable` and `lost` are called
-through the `call_soon` that was handed in, never from inside a call to the stream; what a view showed is overwritten
-after `received`, as the slab of a socket would be.
+Invariants: at most `capacity_bytes` are in flight in each direction; `received`, `writable` and `lost` are called
+through the `post` that was handed in, never from inside a call to the stream; the memory of a view is
+overwritten after `received`, as the slab of a socket would be.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from headgate.errors import InvariantViolated, TransportError
+from headgate.net.loop.timers import Timers
 from headgate.net.stream import Address, PathStatistics
-from headgate.net.timers import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headgate.net.stream import Stream, StreamHandler, Timer
 
-    CallSoon = Callable[[Callable[[], object]], object]
+    Post = Callable[[Callable[[], object]], object]
 
 __all__ = ["MemoryListener", "MemoryStream", "MemoryTransport", "pipe"]
 
 _CAPACITY_BYTES: Final = 64 * 1024
-_FIRST_PORT: Final = 49_152  # where the ports that are nobody's begin
-_MOST_STEPS: Final = 1_000_000  # at one moment: more is a loop without end
+_FIRST_PORT: Final = 49_152  # the first of the ports for private use
+_MOST_STEPS: Final = 1_000_000  # at one time: more is an endless loop
 
 
 class _State(enum.Enum):
     OPEN = "open"
-    OVER = "over"  # `lost` was told, or is on its way
+    OVER = "over"  # `lost` was called, or is posted
 
 
 def pipe(
-    call_soon: CallSoon, capacity_bytes: int = _CAPACITY_BYTES, peers: tuple[str, str] = ("right", "left")
+    post: Post, capacity_bytes: int = _CAPACITY_BYTES, peers: tuple[str, str] = ("right", "left")
 ) -> tuple[MemoryStream, MemoryStream]:
-    """Two streams, each the other's peer: the first has `peers[0]` at its other end.
+    """Return two streams, each the other's peer: the first has `peers[0]` at its other end.
 
     >>> due: list[Callable[[], object]] = []
     >>> left, right = pipe(due.append, capacity_bytes=4)
@@ -48,8 +48,8 @@ def pipe(
     ('right', 4)
     """
     assert capacity_bytes > 0, "a pipe that takes nothing never ends"
-    left = MemoryStream(call_soon, capacity_bytes, peers[0])
-    right = MemoryStream(call_soon, capacity_bytes, peers[1])
+    left = MemoryStream(post, capacity_bytes, peers[0])
+    right = MemoryStream(post, capacity_bytes, peers[1])
     left.join(right)
     right.join(left)
     return left, right
@@ -71,8 +71,8 @@ class MemoryStream:
     lost None
     """
 
-    def __init__(self, call_soon: CallSoon, capacity_bytes: int, peer: str) -> None:
-        self._call_soon = call_soon
+    def __init__(self, post: Post, capacity_bytes: int, peer: str) -> None:
+        self._post = post
         self._capacity_bytes = capacity_bytes
         self._peer = peer
         self._other: MemoryStream = self
@@ -80,10 +80,10 @@ class MemoryStream:
         self._state = _State.OPEN
         self._error: TransportError | None = None
         self._inbox = bytearray()  # sent by the other, not received yet
-        self._ended = False  # the other sends no more: what is in the inbox is the last
+        self._ended = False  # the other sends no more: the inbox holds the last bytes
         self._paused = False
-        self._blocked = False  # took less than it was offered; `writable` is owed
-        self._delivering = False  # `_deliver` is on its way
+        self._blocked = False  # took less than it was offered; `writable` follows
+        self._delivering = False  # `_deliver` is posted
 
     def join(self, other: MemoryStream) -> None:
         """Make another stream the other end of this one; by `pipe` only."""
@@ -91,7 +91,7 @@ class MemoryStream:
 
     @property
     def peer(self) -> str:
-        """Whom error texts name."""
+        """The peer, for error texts."""
         return self._peer
 
     def start(self, handler: StreamHandler) -> None:
@@ -99,16 +99,16 @@ class MemoryStream:
         assert self._handler is None, "a stream is started once"
         self._handler = handler
         if self._state is _State.OVER:
-            self._call_soon(self._tell_lost)
+            self._post(self._call_lost)
             return
         self._deliver_soon()
         self._unblock()
 
     def write(self, pieces: Sequence[bytes | memoryview]) -> int:
-        """Offer bytes; how many of them there was room for."""
+        """Offer bytes; return how many of them there was room for."""
         if self._state is _State.OVER or self._blocked:
             return 0
-        if self._other._state is _State.OVER:  # it closed, and discards what still comes
+        if self._other._state is _State.OVER:  # it closed, and discards its input
             return sum(map(len, pieces))
         room, taken = self._capacity_bytes - len(self._other._inbox), 0
         for piece in pieces:
@@ -119,16 +119,16 @@ class MemoryStream:
         return taken
 
     def pause_reading(self) -> None:
-        """No more `received`. May be repeated."""
+        """Stop calling `received`. May be repeated."""
         self._paused = True
 
     def resume_reading(self) -> None:
-        """Go on with `received`. May be repeated."""
+        """Call `received` again. May be repeated."""
         self._paused = False
         self._deliver_soon()
 
     def close(self) -> None:
-        """End in order: the other end receives all that was taken first. May be repeated."""
+        """End in order: the other end first receives all bytes that were taken. May be repeated."""
         if self._state is _State.OPEN:
             self._end(None)
             self._other._ended = True
@@ -136,7 +136,7 @@ class MemoryStream:
             self._other._unblock()
 
     def abort(self) -> None:
-        """End at once: the other end receives nothing more and hears of a reset. May be repeated."""
+        """End at once: the other end receives nothing more, and its `lost` gets a reset. May be repeated."""
         if self._state is _State.OPEN:
             self._end(None)
         other = self._other
@@ -144,14 +144,14 @@ class MemoryStream:
             other._end(TransportError("the connection broke: reset by the peer", peer=other._peer))
 
     def path(self) -> PathStatistics:
-        """See `Stream`: there is no system in between."""
+        """See `Stream`: there is no kernel in between."""
         return PathStatistics()
 
     def _deliver_soon(self) -> None:
         due = (self._inbox or self._ended) and self._handler is not None and not self._paused
         if due and not self._delivering and self._state is _State.OPEN:
             self._delivering = True
-            self._call_soon(self._deliver)
+            self._post(self._deliver)
 
     def _deliver(self) -> None:
         self._delivering = False
@@ -167,15 +167,15 @@ class MemoryStream:
         self._deliver_soon()
 
     def _unblock(self) -> None:
-        if self._can_go_on():
-            self._call_soon(self._tell_writable)
+        if self._can_continue():
+            self._post(self._call_writable)
 
-    def _tell_writable(self) -> None:
-        if self._can_go_on() and self._handler is not None:
+    def _call_writable(self) -> None:
+        if self._can_continue() and self._handler is not None:
             self._blocked = False
             self._handler.writable()
 
-    def _can_go_on(self) -> bool:
+    def _can_continue(self) -> bool:
         has_room = len(self._other._inbox) < self._capacity_bytes
         return self._blocked and has_room and self._handler is not None and self._state is _State.OPEN
 
@@ -183,19 +183,19 @@ class MemoryStream:
         self._state, self._error = _State.OVER, error
         self._inbox.clear()
         if self._handler is not None:
-            self._call_soon(self._tell_lost)
+            self._post(self._call_lost)
 
-    def _tell_lost(self) -> None:
+    def _call_lost(self) -> None:
         assert self._handler is not None, "only a started stream is lost"
         self._handler.lost(self._error)
 
 
 class MemoryTransport:
-    """A `Transport` inside one process, with a clock that moves when told to.
+    """A `Transport` inside one process, with a clock that `advance` moves.
 
     >>> transport = MemoryTransport()
     >>> _ = transport.call_at(5_000_000_000, lambda: print("five seconds later"))
-    >>> transport.call_soon(lambda: print("now"))
+    >>> transport.post(lambda: print("now"))
     >>> transport.run_until_idle()
     now
     >>> transport.advance(5_000_000_000)
@@ -203,37 +203,31 @@ class MemoryTransport:
     """
 
     def __init__(self, capacity_bytes: int = _CAPACITY_BYTES) -> None:
-        self.silent: set[Address] = set()  # addresses that never answer: connecting to them runs into the timeout
+        self.silent: set[Address] = set()  # addresses that never answer: connecting to them times out
         self._capacity_bytes = capacity_bytes
         self._now_ns = 0
         self._timers = Timers()
-        self._soon: deque[Callable[[], object]] = deque()
+        self._posted: deque[Callable[[], object]] = deque()
         self._listeners: dict[Address, MemoryListener] = {}
         self._next_port = _FIRST_PORT
 
     def now_ns(self) -> int:
-        """The virtual time: it starts at 0."""
+        """Return the virtual time; it starts at 0."""
         return self._now_ns
 
     def call_at(self, when_ns: int, function: Callable[[], object]) -> Timer:
         """Call a function at a virtual time."""
         return self._timers.add(when_ns, function)
 
-    def call_soon(self, function: Callable[[], object]) -> None:
-        """Call a function in the next step."""
-        self._soon.append(function)
+    def post(self, callback: Callable[[], object], *, urgent: bool = True) -> None:  # noqa: ARG002 - one thread
+        """Run a callback in the next step."""
+        self._posted.append(callback)
 
-    def call_lazily(self, function: Callable[[], object]) -> None:
-        """As `call_soon`: there is only one thread."""
-        self.call_soon(function)
-
-    def attend(self) -> None:
-        """Nothing waits here: what happens is seen in the next step."""
-
-    glance = attend
+    def poll_once(self, *, reply_expected: bool = False) -> None:
+        """Do nothing: what arrives is delivered in the next step."""
 
     def listen(self, host: str, port: int, accepted: Callable[[Stream], object]) -> MemoryListener:
-        """Open a port (0: any that is free); who connects must name the same host.
+        """Open a port (0: any that is free); `connect` must name the same host.
 
         Raises:
             TransportError: the port is in use.
@@ -245,24 +239,24 @@ class MemoryTransport:
         return listener
 
     def connect(self, address: Address, timeout_ns: int, connected: Callable[[Stream | Exception], object]) -> Timer:
-        """Connect to a listener of this transport; `connected` gets a stream to start, or the TransportError."""
+        """Connect to a listener of this transport; `connected` gets a stream to start, or a TransportError."""
         if address in self.silent:
             late = TransportError(f"no connection within {timeout_ns / 1e9:g} s", peer=str(address))
             return self._timers.add(self._now_ns + timeout_ns, lambda: connected(late))
         return self._timers.add(self._now_ns, lambda: self._connect(address, connected))
 
     def run_until_idle(self) -> None:
-        """Do all that is due, and all that follows from it, without time passing."""
+        """Run all callbacks that are due, and those that they post, without advancing the time."""
         for _ in range(_MOST_STEPS):
             for timer in self._timers.take_due(self._now_ns):
-                self._soon.append(timer.run)
-            if not self._soon:
+                self._posted.append(timer.run)
+            if not self._posted:
                 return
-            self._soon.popleft()()
-        raise InvariantViolated(f"after {_MOST_STEPS} steps at {self._now_ns} ns there is still something to do")
+            self._posted.popleft()()
+        raise InvariantViolated(f"after {_MOST_STEPS} steps at {self._now_ns} ns callbacks are still posted")
 
     def advance(self, duration_ns: int) -> None:
-        """Let time pass, timer by timer."""
+        """Advance the time, timer by timer."""
         assert duration_ns >= 0, "time does not run backwards"
         end_ns = self._now_ns + duration_ns
         self.run_until_idle()
@@ -284,8 +278,8 @@ class MemoryTransport:
             connected(TransportError("cannot connect: connection refused", peer=str(address)))
             return
         here = Address(address.host, self._free_port())
-        ours, theirs = pipe(self.call_soon, self._capacity_bytes, peers=(str(address), str(here)))
-        self.call_soon(lambda: listener.accept(theirs))
+        ours, theirs = pipe(self.post, self._capacity_bytes, peers=(str(address), str(here)))
+        self.post(lambda: listener.accept(theirs))
         connected(ours)
 
 
@@ -309,17 +303,17 @@ class MemoryListener:
 
     @property
     def address(self) -> Address:
-        """Where it listens."""
+        """The address at which it listens."""
         return self._address
 
     def accept(self, stream: MemoryStream) -> None:
-        """Hand over a stream of somebody who has connected; by the transport only."""
+        """Pass on the stream of a new connection; called by the transport only."""
         if self._listeners.get(self._address) is self:
             self._accepted(stream)
         else:
             stream.abort()
 
     def close(self) -> None:
-        """Accept no more. May be repeated."""
+        """Stop accepting. May be repeated."""
         if self._listeners.get(self._address) is self:
             del self._listeners[self._address]

@@ -1,7 +1,6 @@
-"""A worker's place in the network: its port, its peers, and the thread that serves them.
+"""The network of one worker: its port, its peers and its connections.
 
-Made by the worker's environment once the job's identity is known; tasks get their remote channels from it. `close` ends
-every connection and the thread.
+Created by the worker's environment when it joins a job; tasks get the outlets of their remote channels from it.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from headgate.config import FlowControl
 from headgate.errors import Cancelled, ConfigError
 from headgate.net.certificates import Credentials, client_context, server_context
 from headgate.net.connection import Connection
-from headgate.net.exchange import Exchange
+from headgate.net.context import ConnectionContext
+from headgate.net.data_port import DataPort
 from headgate.net.peers import Peer, Peers
-from headgate.net.server import Server
+from headgate.net.time_limits import ConnectionOptions
 from headgate.net.tls import TlsStream
-from headgate.net.watch import ConnectionOptions
 from headgate.wire.handshake import MAX_LANES, NONCE_BYTES, SECRET_BYTES, ClientHandshake, ServerHandshake
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ __all__ = ["Identity", "Network", "NetworkStatistics"]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a worker is, and how it proves that it belongs to its job.
+    """The identity of a worker, and the secrets that prove it.
 
     >>> from headgate.ids import AttemptId, JobId
     >>> Identity(JobId("etl"), AttemptId(1), worker=3, secret=bytes(32))
@@ -58,7 +57,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class NetworkStatistics:
-    """A worker's connections at one moment.
+    """The figures of a worker's connections.
 
     >>> NetworkStatistics(address=None, connections=(), half_open=0, refused=0).connections
     ()
@@ -66,12 +65,12 @@ class NetworkStatistics:
 
     address: Address | None
     connections: tuple[ConnectionStatistics, ...]
-    half_open: int  # peers that have not proved themselves yet
-    refused: int  # peers that could not
+    half_open: int  # peers that have not proved their identity yet
+    refused: int  # peers that could not prove it
 
 
 class Network:
-    """All connections of one worker. Everything on the network thread, except `outlet` and `statistics`.
+    """All connections of one worker. Used on the network thread, except `outlet`, `know` and `statistics`.
 
     >>> from headgate.ids import AttemptId, JobId
     >>> from headgate.net.memory import MemoryTransport
@@ -100,7 +99,7 @@ class Network:
         self._settings = settings
         self._lock = registry.lock
         self._nonce = nonce
-        self._exchange = Exchange(
+        self._exchange = ConnectionContext(
             identity.job,
             identity.attempt,
             registry,
@@ -109,12 +108,17 @@ class Network:
             credited=settings.flow_control is FlowControl.CREDIT,
             checksum=_checksum() if settings.checksum else None,
         )
-        self._options = ConnectionOptions(settings.handshake_timeout.ns, settings.idle_timeout.ns)
+        self._options = ConnectionOptions(
+            settings.handshake_timeout.ns,
+            settings.idle_timeout.ns,
+            high_mark=settings.write_high_mark,
+            low_mark=settings.write_low_mark,
+        )
         self._contexts = None
         if identity.credentials is not None:
             self._contexts = client_context(identity.credentials), server_context(identity.credentials)
         self.peers = Peers(identity.worker, self._lock, transport, settings.connect_timeout.ns, self._outgoing)
-        self._server = Server(self._incoming, self._owner, max_half_open=settings.max_half_open)
+        self._port = DataPort(transport, self._incoming, self._owner, max_half_open=settings.max_half_open)
         self.connections: dict[Connection, None] = {}
         self._on_quiet: Callable[[], object] | None = None
 
@@ -131,74 +135,76 @@ class Network:
                 f"network.bind_address = {host} can be reached from other machines, and this worker has no "
                 "certificate: give it one, or set network.insecure_plaintext if everyone on the way may read the data"
             )
-        self.address = self._server.listen(self.transport, host, self._settings.port)
+        self.address = self._port.listen(host, self._settings.port)
         return self.address
 
     def outlet(self, worker: int, address: Address | None = None, lane: int = 0) -> RemoteOutlet:
-        """The way to another worker, for a remote channel. Without an address that worker must connect.
+        """Return the outlet to another worker, for a remote channel. Without an address that worker must connect.
 
-        With credit no channel stops another: one lane is enough for all.
+        With credit all channels share connection 0: no channel blocks another.
         """
         with self._lock:
             if address is not None:
-                self.peers.know_locked(worker, address)
+                self.peers.set_address_locked(worker, address)
             return self.peers.peer_locked(worker, 0 if self._exchange.credited else lane)
 
     def know(self, worker: int, address: Address) -> None:
-        """Where another worker listens."""
+        """Store the address at which another worker listens."""
         with self._lock:
-            self.peers.know_locked(worker, address)
+            self.peers.set_address_locked(worker, address)
 
     def close(self, quiet: Callable[[], object]) -> None:
-        """Accept nothing more; `quiet` is called when the last connection has ended, which takes both sides."""
-        self._server.close()
+        """Stop accepting; call `quiet` when the last connection has ended, which both sides must agree to."""
+        self._port.close()
         self._on_quiet = quiet
-        self._look_if_quiet()
+        self._call_quiet()
 
     def abort(self) -> None:
         """End every connection at once."""
         error = Cancelled(f"worker {self.identity.worker} is closed")
-        self._server.close()
+        self._port.close()
         for peer in self.peers:
             peer.close(error)
         for connection in list(self.connections):
             connection.fail(error)
 
     def statistics(self) -> NetworkStatistics:
-        """The connections at this moment."""
+        """Return the figures of all connections; from any thread."""
         with self._lock:
             found = [(one, one.statistics_locked()) for one in self.connections]
-        connections = tuple(replace(statistics, path=one.path()) for one, statistics in found)  # that asks the system
-        return NetworkStatistics(self.address, connections, self._server.half_open, self._server.refused)
+        connections = tuple(replace(statistics, path=one.path()) for one, statistics in found)  # a system call
+        return NetworkStatistics(self.address, connections, self._port.half_open, self._port.refused)
 
-    # How connections are made.
+    # Creating connections.
 
     def _outgoing(self, stream: Stream, peer: Peer) -> Connection:
-        who = self.identity
+        identity = self.identity
         handshake = ClientHandshake(
-            who.secret, who.job, who.attempt, worker=who.worker, nonce=self._nonce(), lane=peer.lane
+            identity.secret, identity.job, identity.attempt, worker=identity.worker, nonce=self._nonce(), lane=peer.lane
         )
-        return self._made(stream, handshake, peer, reach=peer.worker)
+        return self._new_connection(stream, handshake, peer, reach=peer.worker)
 
     def _incoming(self, stream: Stream, owner: ConnectionOwner) -> Connection:
-        who = self.identity
+        identity = self.identity
         handshake = ServerHandshake(
-            who.secret,
-            who.job,
-            who.attempt,
-            worker=who.worker,
+            identity.secret,
+            identity.job,
+            identity.attempt,
+            worker=identity.worker,
             nonce=self._nonce(),
             lanes=1 if self._exchange.credited else MAX_LANES,
             connected=self.peers.connected,
         )
-        return self._made(stream, handshake, owner, reach=None)
+        return self._new_connection(stream, handshake, owner, reach=None)
 
-    def _made(self, lower: Stream, handshake: Handshake, owner: ConnectionOwner, *, reach: int | None) -> Connection:
-        """A connection over a stream: to the worker `reach`, or from one that is not known yet."""
+    def _new_connection(
+        self, lower: Stream, handshake: Handshake, owner: ConnectionOwner, *, reach: int | None
+    ) -> Connection:
+        """Return a connection over a stream: to the worker `reach`, or from a peer that is not known yet."""
         stream, tls = lower, None
         if self._contexts is not None:
             context = self._contexts[1 if reach is None else 0]
-            stream = tls = TlsStream(lower, context, self.transport.call_soon, reach=reach)
+            stream = tls = TlsStream(lower, context, self.transport.post, reach=reach)
         connection = Connection(
             stream,
             handshake,
@@ -219,12 +225,12 @@ class Network:
             return self.peers.peer_locked(connection.worker, connection.lane)
 
     def ended(self, connection: Connection) -> None:
-        """A connection is over."""
+        """Remove a connection that has ended."""
         with self._lock:
             self.connections.pop(connection, None)
-        self._look_if_quiet()
+        self._call_quiet()
 
-    def _look_if_quiet(self) -> None:
+    def _call_quiet(self) -> None:
         if self._on_quiet is not None and not self.connections:
             quiet, self._on_quiet = self._on_quiet, None
             quiet()

@@ -1,10 +1,10 @@
-"""What a connection has taken to write and the stream has not taken yet, with its two marks.
+"""The bytes that a connection has to write and the stream has not accepted yet, with two watermarks.
 
 Filled and emptied by the connection on the network thread.
 
-Invariants: no room is offered from the moment more than the high mark waits until less than the low mark does; while
-nothing waits, as much as makes one good write is; slices whose bytes are all written, or given up, stand in `sent`
-until the connection releases them. The clock is asked only when the stream begins or ceases to be blocked.
+Invariants: there is room up to the high mark, and none from then on until less than the low mark waits; slices whose
+bytes are all written, or dropped, are in `sent` until the connection releases them. The clock is read only when the
+stream becomes blocked or unblocked.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Outbox:
     """The queue of pieces to write.
 
     >>> from headgate.wire import Outgoing
-    >>> outbox = Outbox(high_bytes=8, low_bytes=4, gather_bytes=32)
+    >>> outbox = Outbox(high_bytes=8, low_bytes=4)
     >>> outbox.room_bytes
-    32
+    8
     >>> outbox.put(Outgoing([b"to be or not"], [None])); outbox.waiting_bytes, outbox.room_bytes
     (12, 0)
     >>> outbox.blocked, outbox.blocked_ns
@@ -36,7 +36,6 @@ class Outbox:
 
     __slots__ = (
         "_blocking",
-        "_gather_bytes",
         "_high_bytes",
         "_holding",
         "_low_bytes",
@@ -49,35 +48,30 @@ class Outbox:
         "written_bytes",
     )
 
-    def __init__(
-        self, high_bytes: int, low_bytes: int, gather_bytes: int, now_ns: Callable[[], int] = lambda: 0
-    ) -> None:
-        self._gather_bytes = gather_bytes  # of one write, while the stream takes all that it is offered
+    def __init__(self, high_bytes: int, low_bytes: int, now_ns: Callable[[], int] = lambda: 0) -> None:
         self._high_bytes = high_bytes
         self._low_bytes = low_bytes
         self._now_ns = now_ns
         self._pieces: list[bytes | memoryview] = []
-        self._owners: list[BufferSlice | None] = []  # of each piece: what it completes
-        self._holding = False  # above the high mark, and not below the low one since
+        self._owners: list[BufferSlice | None] = []  # for each piece: the slice to release when it is written
+        self._holding = False  # the high mark was reached, and since then never less than the low mark waited
         self.waiting_bytes = 0
         self.written_bytes = 0
-        self.blocked = False  # the stream takes nothing until it says that it is writable
-        # For how long it was before, and since when it is: replaced as one, so that a reader never sees parts of two.
+        self.blocked = False  # the stream accepts nothing until it is writable
+        # The blocked time until now, and since when it is blocked: one tuple, so that other threads read both together.
         self._blocking: tuple[int, int | None] = (0, None)
         self.sent: list[BufferSlice] = []
 
     @property
     def blocked_ns(self) -> int:
-        """For how long the stream has taken nothing, until now; from any thread."""
+        """How long the stream has been blocked in total. From any thread."""
         before_ns, since_ns = self._blocking
         return before_ns if since_ns is None else before_ns + max(0, self._now_ns() - since_ns)
 
     @property
     def room_bytes(self) -> int:
-        """How many bytes more to take."""
-        if self._holding:
-            return 0
-        return self._high_bytes - self.waiting_bytes if self.waiting_bytes else self._gather_bytes
+        """The number of bytes up to the high mark; once that was reached, 0 until less than the low mark waits."""
+        return 0 if self._holding else self._high_bytes - self.waiting_bytes
 
     def put(self, sending: Outgoing) -> None:
         """Add pieces at the end."""
@@ -88,7 +82,7 @@ class Outbox:
             self._holding = True
 
     def write(self, stream: Stream) -> None:
-        """Offer everything to the stream."""
+        """Write as much as the stream accepts."""
         pieces = self._pieces
         taken = stream.write(pieces)
         if taken < self.waiting_bytes:
@@ -99,18 +93,18 @@ class Outbox:
         self.written_bytes += taken
         if self.waiting_bytes < self._low_bytes:
             self._holding = False
-        if not self.waiting_bytes:  # as is usual
+        if not self.waiting_bytes:  # the common case
             self.drop()
             return
         written = 0
         while taken >= len(pieces[written]):
             taken -= len(pieces[written])
             written += 1
-        self._forget(written)
+        self._remove(written)
         pieces[0] = memoryview(pieces[0])[taken:]
 
-    def _forget(self, count: int) -> None:
-        """Let go of the first pieces."""
+    def _remove(self, count: int) -> None:
+        """Remove the first pieces; their slices go to `sent`."""
         self.sent += filter(None, self._owners[:count])
         del self._pieces[:count], self._owners[:count]
 
@@ -120,13 +114,13 @@ class Outbox:
             self._blocking = (self._blocking[0], self._now_ns())
 
     def unblock(self) -> None:
-        """The stream takes bytes again. May be repeated."""
+        """Note that the stream accepts bytes again. Idempotent."""
         if self.blocked:
             self._blocking = (self.blocked_ns, None)
             self.blocked = False
 
     def drop(self) -> None:
-        """Let go of all that is there: it was taken, or is given up."""
-        self._forget(len(self._pieces))
+        """Remove all pieces: they are written, or will never be."""
+        self._remove(len(self._pieces))
         self.waiting_bytes = 0
         self._holding = False

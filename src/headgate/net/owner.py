@@ -1,4 +1,4 @@
-"""Who wants a connection, and how a connection looks from outside."""
+"""The owner of a connection, and the statistics of one."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from headgate.net.stream import PathStatistics
 if TYPE_CHECKING:
     from headgate.errors import HeadgateError
     from headgate.net.connection import Connection
-    from headgate.net.exchange import PumpStatistics
+    from headgate.net.context import PumpStatistics
     from headgate.wire.states import ConnectionState
 
 __all__ = ["ConnectionOwner", "ConnectionStatistics"]
 
-_NOTHING_SAID = PathStatistics()
+_UNKNOWN_PATH = PathStatistics()
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionStatistics:
-    """A connection at one moment.
+    """The figures of one connection.
 
-    >>> from headgate.net.exchange import PumpStatistics
+    >>> from headgate.net.context import PumpStatistics
     >>> from headgate.wire.states import ConnectionState
     >>> traffic = PumpStatistics(sending=1, receiving=0, bytes_in=0, bytes_out=0, buffers_in=0, buffers_out=0)
     >>> ConnectionStatistics("127.0.0.1:7077", 3, ConnectionState.OPEN, waiting_bytes=0, traffic=traffic).worker
@@ -32,33 +32,33 @@ class ConnectionStatistics:
     peer: str
     worker: int
     state: ConnectionState
-    waiting_bytes: int  # taken from partitions and not yet written
+    waiting_bytes: int  # taken from partitions and not written yet
     traffic: PumpStatistics
-    written_bytes: int = 0  # all that the stream has taken
-    blocked_ns: int = 0  # for how long it has taken nothing
-    path: PathStatistics = _NOTHING_SAID
-    lane: int = 0  # two workers have one connection in each: see `peers`
+    written_bytes: int = 0  # taken by the stream
+    blocked_ns: int = 0  # the time in which the stream has taken nothing
+    path: PathStatistics = _UNKNOWN_PATH
+    lane: int = 0  # the number of the connection among those of the two workers: see `peers`
 
 
 class ConnectionOwner(Protocol):
-    """Who wants a connection, and is told what becomes of it. On the network thread."""
+    """The object that needs a connection, and is called when its state changes. On the network thread."""
 
     def proved(self, connection: Connection) -> None:
-        """The peer has proved itself: the connection may be used."""
+        """Begin to use the connection: the peer has proved its identity."""
         ...
 
-    def say_locked(self, connection: Connection) -> None:
-        """Before each write: let channels that are due say what they have to."""
+    def queue_frames_locked(self, connection: Connection) -> None:
+        """Queue the frames of the scheduled channels. Called before each write."""
         ...
 
-    def due(self, connection: Connection) -> bool:
-        """Whether a channel has something to say."""
+    def has_frames(self, connection: Connection) -> bool:
+        """Return True if a channel has something to send."""
         ...
 
     def wants(self, connection: Connection) -> bool:
-        """Whether a channel will use the connection that does not yet."""
+        """Return True if a channel is about to use the connection."""
         ...
 
     def lost(self, connection: Connection, error: HeadgateError | None) -> None:
-        """The connection is over; None: as both wanted, or as a duplicate that is not needed."""
+        """Note the end of the connection; None: both sides wanted it, or it was a duplicate."""
         ...

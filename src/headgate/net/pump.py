@@ -1,14 +1,15 @@
-"""The one place where the wire meets partitions and gates.
+"""The pump connects the sessions of the wire with partitions and gates.
 
 One pump per connection, on the network thread. Towards the peer it has the two sessions; on this side it attaches
-streams to subpartitions, hands payloads to the intake of remote channels, and says for those channels what they are due
-to say. Bytes come in by `receive` and go out by `outgoing_locked`; how they travel is the connection's business.
+streams to subpartitions, gives payloads to the intake of remote channels, and queues the frames of those channels.
+Received bytes go to `receive`, bytes to send come from `outgoing_locked`; the connection does the rest.
 
-Invariant: when the connection is lost, every channel and subpartition on it learns of it.
+Invariant: when the connection is lost, every channel and subpartition on it fails or is released.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from headgate.errors import (
@@ -18,10 +19,11 @@ from headgate.errors import (
     PartitionNotFound,
     ProducerFailed,
     RemoteProtocolError,
+    UnknownReceiver,
     error_from_wire,
 )
 from headgate.input import RemoteChannel, RemoteState
-from headgate.net.exchange import PumpStatistics
+from headgate.net.context import PumpStatistics
 from headgate.net.intake import Intake
 from headgate.sync import together
 from headgate.wire import (
@@ -39,6 +41,7 @@ from headgate.wire import (
     ReportError,
     RequestPartition,
     SendTaskEvent,
+    encode_frame,
 )
 from headgate.wire.codec import CREDIT_FRAME
 from headgate.wire.decoder import MAX_CONTROL_BYTES
@@ -47,12 +50,15 @@ from headgate.wire.states import ConsumerState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from headgate.net.exchange import Exchange
+    from headgate.net.context import ConnectionContext
     from headgate.sync import Wake
+    from headgate.wire.decoder import Run
+    from headgate.wire.flow import When
     from headgate.wire.producer import ProducerStream
-    from headgate.wire.supply import WakeLocked
 
 __all__ = ["Pump"]
+
+_log = logging.getLogger(__name__)
 
 _RECEIVING = ConsumerState.RECEIVING
 _RELEASED = RemoteState.RELEASED
@@ -61,25 +67,25 @@ _RELEASED = RemoteState.RELEASED
 class Pump:
     """Moves data between one connection and this worker's partitions and gates.
 
-    `wake_locked` is called when a stream has something to send and had nothing before; `retry` when a partition that is
-    not there is to be asked for again, with the channel and the wait.
+    `schedule_locked` is called when the connection should be flushed; `retry` with the channel and the delay when a
+    missing partition is to be requested again; `await_credit` when a stream has flushed data and no credit.
 
     >>> from headgate.ids import AttemptId, JobId
-    >>> from headgate.net.exchange import Exchange
+    >>> from headgate.net.context import ConnectionContext
     >>> from headgate.worker import Environment
     >>> with Environment(memory_bytes=2**20) as worker:
-    ...     exchange = Exchange(JobId("etl"), AttemptId(1), worker.registry, segment_size=32768)
-    ...     Pump(exchange, wake_locked=lambda *, urgent: None, retry=print).idle
+    ...     exchange = ConnectionContext(JobId("etl"), AttemptId(1), worker.registry, segment_size=32768)
+    ...     Pump(exchange, schedule_locked=lambda when: None, retry=print).idle
     True
     """
 
     def __init__(
         self,
-        exchange: Exchange,
+        exchange: ConnectionContext,
         *,
-        wake_locked: WakeLocked,
+        schedule_locked: Callable[[When], Wake],
         retry: Callable[[RemoteChannel, int], object],
-        starving: Wake = None,
+        await_credit: Wake = None,
     ) -> None:
         self._exchange = exchange
         self._lock = exchange.lock
@@ -87,49 +93,53 @@ class Pump:
         self._retry = retry
         self.producer = ProducerSession(
             max_streams=exchange.max_channels,
-            wake_locked=wake_locked,
+            schedule_locked=schedule_locked,
             checksum=exchange.checksum,
-            starving=starving,
+            await_credit=await_credit,
         )
         self.consumer: ConsumerSession[RemoteChannel] = ConsumerSession()
-        # Without credit there may be no place for a payload, and with a checksum it must be looked at.
+        # Without credit a payload may have no segment; with a checksum it must be verified: no runs of data then.
         plain = exchange.credited and exchange.checksum is None
-        runs = {AddCredit.TYPE: self._on_credit_run, Data.TYPE: self._on_data_run} if plain else None
+        runs: dict[int, Run] = {AddCredit.TYPE: self._on_credit_run}
+        if plain:
+            runs[Data.TYPE] = self._on_data_run
         self._decoder = Decoder(max(exchange.segment_size, MAX_CONTROL_BYTES), runs)
         self.channels: dict[RemoteChannel, ConsumerStream[RemoteChannel]] = {}
         self._intake = Intake(exchange.lock, exchange.segment_size, exchange.checksum)
         self.accepting = True  # the peer may request
+        self.events_refused = 0
+        """The number of task events of this side that had no receiver."""
         self.items_in = 0
-        """Frames and pieces of payloads that have come."""
+        """The number of received frames and pieces of payloads."""
         self._pieces_in = 0
 
     @property
     def frames_in(self) -> int:
-        """Frames that have come; of those with a payload, the head."""
+        """The number of received frames."""
         return self.items_in - self._pieces_in
 
     @property
     def idle(self) -> bool:
-        """Whether no channel uses the connection."""
+        """True if no channel uses the connection."""
         return self.producer.idle and self.consumer.idle
 
     @property
     def starved(self) -> bool:
-        """Whether reading has stopped, because what comes next has no place. Set under the exchange lock."""
+        """True if reading has stopped because the next payload has no segment. Set under the exchange lock."""
         return self._intake.starved
 
     @property
     def between_frames(self) -> bool:
-        """Whether the peer's stream may end here."""
+        """True if the peer's stream may end here."""
         return self._decoder.idle
 
     # Receiving.
 
     def receive(self, data: memoryview, other: Callable[[Frame], object]) -> bytes | None:
-        """Take bytes from the peer. Frames that concern the connection, not a channel, go to `other`.
+        """Receive bytes from the peer. Frames that concern the connection, not a channel, are passed to `other`.
 
-        If there is nowhere to put a payload, which only happens without credit, the rest of the bytes is returned:
-        the connection stops reading, and begins with them when a channel is due.
+        If a payload has no segment, which happens only without credit, the rest of the bytes is returned: the
+        connection stops reading, and begins with them when a channel is scheduled.
 
         Raises:
             RemoteProtocolError: the peer broke the protocol.
@@ -141,7 +151,7 @@ class Pump:
                 if not self._on_item(item, other):
                     return bytes(data[decoder.position :])
         finally:
-            self._intake.hand_over()
+            self._intake.deliver()
         return None
 
     def _on_data_run(self, data: memoryview, position: int) -> tuple[int, int]:
@@ -152,10 +162,10 @@ class Pump:
         return stop, missing
 
     def _on_credit_run(self, data: memoryview, position: int) -> tuple[int, int]:
-        self._intake.hand_over()
+        self._intake.deliver()
         self._lock.acquire()  # see the note on locks in `sync`
         try:
-            stop, wake = self.producer.on_credit_run_locked(data, position)
+            stop, wake = self.producer.on_credit_locked(data, position)
         finally:
             self._lock.release()
         self.items_in += (stop - position) // CREDIT_FRAME.size
@@ -164,19 +174,19 @@ class Pump:
         return stop, 0
 
     def _on_item(self, item: Frame | Payload, other: Callable[[Frame], object]) -> bool:
-        """Any other frame, or a piece of a payload. Whether reading may go on."""
+        """Handle a frame that no run has taken, or a piece of a payload. Return False if reading must stop."""
         if type(item) is Payload:
             self._intake.fill(item)
             self._pieces_in += 1
         elif type(item) is Data:
             return self._begin(item)
         else:
-            self._intake.hand_over()
+            self._intake.deliver()
             self._on_frame(item, other)  # type: ignore[arg-type]
         return True
 
     def resume(self) -> bool:
-        """Whether the payload that had nowhere to go has a place now."""
+        """Return True if the payload that had no segment has one now."""
         return self._intake.resume()
 
     def _begin(self, frame: Data) -> bool:
@@ -188,19 +198,22 @@ class Pump:
         match frame:
             case RequestPartition():
                 wake = self._on_request(frame)
-            case AddCredit():  # one that was cut in two
+            case AddCredit():  # it was cut in two
                 with self._lock:
-                    wake = self.producer.on_credit_locked(frame)
+                    _, wake = self.producer.on_credit_locked(memoryview(encode_frame(frame)))
             case AnnounceBacklog():
                 stream = self.consumer.on_backlog(frame)
                 with self._lock:
-                    wake = stream.target.backlog_locked(frame.backlog) if stream.state is _RECEIVING else None
+                    wake = stream.target.receive_backlog_locked(frame.backlog) if stream.state is _RECEIVING else None
             case CancelRequest():
                 with self._lock:
-                    gone, answered = self.producer.on_cancel_locked(frame)
-                    wake = together(answered, self._let_go_locked(gone, None) if gone.supply else None)
+                    ended, answered = self.producer.on_cancel_locked(frame)
+                    wake = together(answered, self._release_supply_locked(ended, None) if ended.supply else None)
             case SendTaskEvent():
                 wake = self._on_task_event(frame)
+            case ReportError(ends=False):
+                self._on_refused_event(frame)
+                return
             case ReportError(receiver) if receiver in self.consumer.streams:
                 wake = self._on_error(frame)
             case _:
@@ -220,7 +233,7 @@ class Pump:
             raise RemoteProtocolError("a request with another flow control (network.flow_control)")
         with self._lock:
             try:
-                supply, wake = self._registry.attach_locked(which, frame.subpartition, stream)
+                supply, wake = self._registry.attach_locked(which, frame.subpartition, stream, packed=frame.compressed)
             except (Cancelled, PartitionNotFound, ProducerFailed) as error:
                 return self.producer.fail_locked(stream, error)
             except HeadgateError as error:  # it has another reader
@@ -228,22 +241,31 @@ class Pump:
             return together(wake, self.producer.accept_locked(stream, supply))
 
     def _on_task_event(self, frame: SendTaskEvent) -> Wake:
-        stream = self.producer.on_task_event(frame)
         with self._lock:
             try:
+                stream = self.producer.on_task_event(frame)
                 return self._registry.publish_locked(stream.request.partition, frame.event)
+            except UnknownReceiver as error:
+                return self.producer.refuse_event_locked(frame.receiver, error)
             except CorruptStream as error:
                 raise RemoteProtocolError(str(error)) from error
 
+    def _on_refused_event(self, frame: ReportError) -> None:
+        """Count a task event of this side that had no receiver, and log the first one."""
+        stream = self.consumer.on_refused_event(frame)
+        self.events_refused += 1
+        if stream is not None and self.events_refused == 1:
+            _log.warning("%s: a task event was not delivered: %s (further ones are counted only)", stream, frame.text)
+
     def _on_error(self, frame: ReportError) -> Wake:
-        """A channel has failed at its producer; or that is the answer to a cancellation."""
+        """Fail a channel whose producer has failed; or end one whose cancellation is answered."""
         stream = self.consumer.on_error(frame)
         if stream.state is ConsumerState.GONE:
             return None
         channel, error = stream.target, error_from_wire(frame.code, frame.text)
         with self._lock:
             missing = isinstance(error, PartitionNotFound) and stream.expected == 0
-            delay_ns = channel.missing_locked() if missing else None
+            delay_ns = channel.delay_request_locked() if missing else None
             if delay_ns is None:
                 expected = missing or isinstance(error, Cancelled)
                 wake = channel.fail_locked(error if expected else ProducerFailed(frame.text, cause=error))
@@ -258,35 +280,37 @@ class Pump:
     # Sending.
 
     def outgoing_locked(self, room_bytes: int) -> tuple[Outgoing, Wake]:
-        """What to send now, in order: requests and credit first, then data, until there are `room_bytes` of it."""
+        """Return what to send, in order: requests and credit first, then data, up to `room_bytes` of it."""
         control = self.consumer.data_to_send()
         sending, wake = self.producer.data_to_send_locked(room_bytes)
         sending.pieces[:0] = control
         sending.owners[:0] = [None] * len(control)
         return sending, wake
 
-    def say_locked(self, due: Iterable[RemoteChannel]) -> list[RemoteChannel]:
-        """Say for these channels what they are due to say. For which of them that was the last."""
-        over: list[RemoteChannel] = []
+    def queue_frames_locked(self, scheduled: Iterable[RemoteChannel]) -> list[RemoteChannel]:
+        """Queue the frames of these channels: requests, credit, task events, cancellations. Return those that ended."""
+        ended: list[RemoteChannel] = []
         channels = self.channels
         grants: list[tuple[ConsumerStream[RemoteChannel], int]] = []
-        for channel in due:
-            channel.due = False
-            stream, credit = channels.get(channel), channel.unannounced
-            if not credit or stream is None or stream.state is not _RECEIVING or channel.speaks:
-                if self._say_all_locked(channel, stream):
-                    over.append(channel)
-            else:  # as most do: there is credit, and nothing else
-                channel.unannounced = 0
-                grants.append((stream, credit))
+        for channel in scheduled:
+            channel.scheduled = False
+            stream = channels.get(channel)
+            if stream is not None and stream.state is _RECEIVING and channel.sends_only_credit:
+                if credit := channel.take_credit_locked():
+                    grants.append((stream, credit))
+            elif self._queue_all_frames_locked(channel, stream):
+                ended.append(channel)
         self.consumer.grant_all(grants)
-        return over
+        return ended
 
-    def _say_all_locked(self, channel: RemoteChannel, stream: ConsumerStream[RemoteChannel] | None) -> bool:
-        if stream is None and channel.asks and channel.state is RemoteState.REQUESTING:
-            stream = self.consumer.request(channel.partition, channel.subpartition, channel.credit, channel)
+    def _queue_all_frames_locked(self, channel: RemoteChannel, stream: ConsumerStream[RemoteChannel] | None) -> bool:
+        """Queue whatever the channel has to send. Return True if the channel ended with it."""
+        if stream is None and channel.must_request and channel.state is RemoteState.REQUESTING:
+            stream = self.consumer.request(
+                channel.partition, channel.subpartition, channel.credit, channel, packed=channel.packed
+            )
             self.channels[channel] = stream
-            channel.requested_locked()
+            channel.mark_requested_locked()
         if stream is None:
             return channel.state is _RELEASED
         credit = channel.take_credit_locked()
@@ -303,20 +327,22 @@ class Pump:
     # Losing the connection.
 
     def lose_locked(self, error: HeadgateError) -> Wake:
-        """Fail every channel, let go of every subpartition, give back the segment that was being filled."""
+        """Fail every channel, release every subpartition, recycle the segment that is being filled."""
         wakes = [channel.fail_locked(error) for channel in self.channels]
         self.channels.clear()
         self.consumer.streams.clear()
-        wakes += [self._let_go_locked(stream, error) for stream in self.producer.streams.values() if stream.supply]
+        wakes += [
+            self._release_supply_locked(stream, error) for stream in self.producer.streams.values() if stream.supply
+        ]
         self.producer.streams.clear()
         return together(*wakes, self._intake.lose_locked())
 
-    def _let_go_locked(self, stream: ProducerStream, cause: BaseException | None) -> Wake:
+    def _release_supply_locked(self, stream: ProducerStream, cause: BaseException | None) -> Wake:
         request = stream.request
         return self._registry.release_subpartition_locked(request.partition, request.subpartition, cause, stream)
 
     def statistics_locked(self) -> PumpStatistics:
-        """What the connection carries."""
+        """Return a snapshot of the traffic."""
         return PumpStatistics(
             sending=len(self.producer.streams),
             receiving=len(self.channels),
@@ -324,4 +350,5 @@ class Pump:
             bytes_out=self.producer.bytes_out,
             buffers_in=self._intake.buffers,
             buffers_out=self.producer.buffers_out,
+            events_refused=self.events_refused,
         )

@@ -1,10 +1,9 @@
-"""How streams over TCP come about: by a listener that accepts, or by connecting to one.
+"""Opening streams over TCP: a listener that accepts, and connecting to one.
 
-Used by `SocketTransport`, on the network thread. Addresses are literal: no name server is ever asked, since that takes
-time nobody has here.
+Used by `SocketTransport`, on the network thread. Addresses are literal: asking a name server would block that thread.
 
-Invariants: who connects is answered exactly once, unless he gives up, and never from inside `connect`; a listener that
-runs out of file descriptors waits instead of spinning; a socket that did not become a stream is closed.
+Invariants: `connected` is called exactly once, unless the attempt is cancelled, and never from inside `connect`; a
+listener that runs out of file descriptors pauses instead of spinning; a socket that did not become a stream is closed.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from headgate.errors import TransportError
-from headgate.net.socket_stream import SocketStream
+from headgate.net.socket_stream import SocketStream, close_copy
 from headgate.net.stream import Address
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Connecting", "SocketListener", "SocketOptions"]
 
 _BACKLOG: Final = 1024  # all workers of a job may connect at the same moment
-_ACCEPTS_PER_TURN: Final = 64  # then those who are connected get their turn
+_ACCEPTS_PER_DISPATCH: Final = 16  # a quarter of network.max_half_open: a peer's proof is read before a flood drops it
 _ACCEPT_PAUSE_NS: Final = 100_000_000
 
 # accept(2): the connection failed before it was accepted; the next one may be fine.
@@ -46,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SocketOptions:
-    """How connections are set up; small writes are never held back (TCP_NODELAY).
+    """The options of a connection's socket; small writes are never delayed (TCP_NODELAY).
 
     >>> SocketOptions().send_buffer_bytes
     0
@@ -57,7 +56,7 @@ class SocketOptions:
     receive_buffer_bytes: int = 0
 
     def apply(self, made: socket.socket) -> None:
-        """Set up a socket, before it connects or listens: the kernel settles the largest window then."""
+        """Set the options of a socket, before it connects or listens: the kernel fixes the largest window then."""
         made.setblocking(False)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, self.keepalive)
@@ -99,7 +98,7 @@ class SocketListener:
         except OSError as error:
             raise _cannot_listen(address, error) from error
         try:
-            # A port that a worker before this one left a moment ago is free.
+            # A port that an earlier worker has just left counts as free.
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._socket.bind(_socket_address(address))
             self._socket.listen(_BACKLOG)
@@ -112,22 +111,26 @@ class SocketListener:
 
     @property
     def address(self) -> Address:
-        """Where it listens."""
+        """The address at which it listens."""
         return self._address
 
     def close(self) -> None:
-        """Accept no more. May be repeated."""
+        """Stop accepting. May be repeated."""
         if self in self._listeners:
             self._listeners.discard(self)
             self._streams.loop.watch(self._socket.fileno(), None, None)
             self._socket.close()
+
+    def abandon(self) -> None:
+        """Close the descriptor of a forked child."""
+        close_copy(self._socket)
 
     def _resume(self) -> None:
         if self in self._listeners:
             self._streams.loop.watch(self._socket.fileno(), self._accept, None)
 
     def _accept(self) -> None:
-        for _ in range(_ACCEPTS_PER_TURN):
+        for _ in range(_ACCEPTS_PER_DISPATCH):
             try:
                 made, there = self._socket.accept()
             except BlockingIOError:
@@ -135,8 +138,8 @@ class SocketListener:
             except OSError as error:
                 if error.errno in _PASSING:
                     continue
-                # No file descriptors or no memory, most likely: whoever waits stays in the kernel's queue.
-                _log.warning("%s accepts nobody for a moment: %s", self._address, error)
+                # No file descriptors or no memory, most likely: new connections stay in the kernel's queue.
+                _log.warning("%s accepts no connection for 100 ms: %s", self._address, error)
                 loop = self._streams.loop
                 loop.watch(self._socket.fileno(), None, None)
                 loop.call_at(loop.now_ns() + _ACCEPT_PAUSE_NS, self._resume)
@@ -146,13 +149,13 @@ class SocketListener:
             except OSError:  # gone already
                 made.close()
                 continue
-            _hand_over(self._accepted, SocketStream(made, str(Address(*there[:2])), self._streams))
+            _pass_on(self._accepted, SocketStream(made, str(Address(*there[:2])), self._streams))
             if self not in self._listeners:
                 return
 
 
 class Connecting:
-    """A connection under way; a `Timer` for whoever wants to give it up.
+    """An attempt to connect; `cancel` stops it.
 
     >>> from headgate.net.loop import open_loop
     >>> from headgate.net.sockets import SocketTransport
@@ -172,7 +175,7 @@ class Connecting:
         self._address = address
         self._connected = connected
         self._streams = streams
-        self._connecting = connecting  # we are in it until the end is known
+        self._connecting = connecting  # contains this attempt until its end is known
         self._socket: socket.socket | None = None
         self._timeout: Timer | None = None
         self._answered = False
@@ -195,33 +198,42 @@ class Connecting:
         self._timeout = loop.call_at(loop.now_ns() + timeout_ns, functools.partial(self.fail_soon, late))
 
     def cancel(self) -> None:
-        """Give up; `connected` is not called any more. May be repeated."""
+        """Stop; `connected` is not called any more. May be repeated."""
         self._answered = True
         if (made := self._settle()) is not None:
             made.close()
 
+    def abandon(self) -> None:
+        """Close the descriptor of a forked child."""
+        if self._socket is not None:
+            close_copy(self._socket)
+
     def fail_soon(self, reason: str) -> None:
-        """Give up, and say why, but not before the caller is done."""
+        """Stop, and post the call of `connected` with the reason."""
         if (made := self._settle()) is not None:
             made.close()
         error = TransportError(reason, peer=str(self._address))
-        self._streams.loop.call_soon(functools.partial(self._answer, error))
+        self._streams.loop.post(functools.partial(self._answer, error))
 
     def _check(self, made: socket.socket) -> None:
-        if code := made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+        code = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        # ECONNRESET: the peer has accepted and dropped it since (a port without a listener gives ECONNREFUSED). The
+        # stream ends at its first read, as it does if the reset arrives later.
+        if code not in (0, errno.ECONNRESET):
             self.fail_soon(f"cannot connect: {os.strerror(code)}")
             return
-        try:
-            there = made.getpeername()
-        except OSError:
-            return  # not yet
-        if there == made.getsockname():
-            # The kernel may choose for this end the very port that nobody listens on, and connect it to itself.
-            self.fail_soon("cannot connect: nobody listens there")
-            return
+        if code == 0:
+            try:
+                there = made.getpeername()
+            except OSError:
+                return  # not yet
+            if there == made.getsockname():
+                # The kernel may choose for this end the very port that no process listens on, and connect it to itself.
+                self.fail_soon("cannot connect: no process listens there")
+                return
         self._settle()
         self._answered = True
-        _hand_over(self._connected, SocketStream(made, str(self._address), self._streams))
+        _pass_on(self._connected, SocketStream(made, str(self._address), self._streams))
 
     def _answer(self, error: TransportError) -> None:
         if not self._answered:
@@ -229,7 +241,7 @@ class Connecting:
             self._connected(error)
 
     def _settle(self) -> socket.socket | None:
-        """The end is known: the socket, if there is one, to be closed or used."""
+        """Remove the attempt, whose end is known. Return its socket, to be closed or used, if there is one."""
         self._connecting.discard(self)
         if self._timeout is not None:
             self._timeout.cancel()
@@ -239,7 +251,7 @@ class Connecting:
         return made
 
 
-def _hand_over(taker: Callable[[Stream], object], stream: SocketStream) -> None:
+def _pass_on(taker: Callable[[Stream], object], stream: SocketStream) -> None:
     try:
         taker(stream)
     except BaseException:
@@ -258,7 +270,7 @@ def _open_socket(address: Address, options: SocketOptions) -> socket.socket:
 
 
 def _socket_address(address: Address) -> tuple[str, int] | tuple[str, int, int, int]:
-    """What the kernel wants to hear; never asks a name server."""
+    """Return the address in the kernel's form; never asks a name server."""
     host, port = address
     try:
         ipaddress.ip_address(host)

@@ -1,19 +1,18 @@
 """One connected TCP socket as a `Stream`.
 
-Made by `SocketTransport`, for those who connect and those who are accepted; everything happens on the network thread.
+Made by `SocketTransport` for connections in both directions; everything happens on the network thread.
 Reads go into one slab that all streams of a transport share, since a view is valid during `received` only: few large
-reads cost less than many that fit, and small ones keep the interpreter. Writes hand the caller's pieces to the kernel
+reads cost less than many that fit. Writes hand the caller's pieces to the kernel
 as they are.
 
-Invariants: a stream is told `lost` exactly once, through the loop; its socket is watched only while it is open; a
-socket that was closed with input unread lives on as `Lingering` for a while, since closing it at once would make the
-kernel reset the connection, and that destroys what the peer has not read yet.
+Invariants: `lost` is called exactly once, through the loop; the socket is watched only while it is open; a socket that
+was closed with input unread stays open as `Lingering` for a time, since closing it at once would make the kernel reset
+the connection, and a reset destroys the bytes that the peer has not read yet.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import enum
 import logging
 import os
@@ -23,40 +22,38 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from headgate.errors import TransportError
-from headgate.net import brief
 from headgate.net.stream import PathStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headgate.net.loop import Loop
+    from headgate.net.loop import EventLoop
     from headgate.net.stream import StreamHandler
-    from headgate.switching import Pace
 
-__all__ = ["LINGER_NS", "MAX_LINGERING", "SLAB_BYTES", "Lingering", "SocketStream", "StreamSet"]
+__all__ = ["LINGER_NS", "MAX_LINGERING", "SLAB_BYTES", "Lingering", "SocketStream", "StreamSet", "close_copy"]
 
-# Few large reads; but what one has brought, and where it is copied to, should fit into a core's own cache. Interleaved
-# on loopback, 512 KiB were no slower than 1 MiB, and took a little less of the processor.
+# Few large reads; but the bytes of one read, and the segments that they are copied to, should fit into a core's own
+# cache. On loopback 512 KiB were no slower than 1 MiB (`headgate bench wire`).
 SLAB_BYTES: Final = 512 * 1024
-"""Most bytes of one read."""
+"""The most bytes of one read."""
 
 LINGER_NS: Final = 10 * 1_000_000_000
-"""How long the input of a closed stream is read and thrown away, at most, while its peer finishes reading."""
+"""The longest time for which the input of a closed stream is discarded while its peer finishes reading."""
 
 MAX_LINGERING: Final = 64
-"""Most sockets of one transport that linger; with one more, the oldest is reset."""
+"""The most sockets of one transport that linger; with one more, the oldest is reset."""
 
 _IOV_MAX = os.sysconf("SC_IOV_MAX") if hasattr(os, "sysconf") else 16  # 16: what POSIX promises
-_TCP_INFO_BYTES: Final = 256  # more than there is: the kernel says how much it gives
-_ROUND_TRIP: Final = 68  # where Linux has the smoothed round trip in it, in microseconds,
-_UNSENT: Final = 144  # and what waits to be sent; since Linux 4.6
+_TCP_INFO_BYTES: Final = 256  # more than `struct tcp_info` has: the kernel returns what it fills
+_ROUND_TRIP: Final = 68  # the offset of the smoothed round trip, in microseconds,
+_UNSENT: Final = 144  # and of the bytes not sent yet; since Linux 4.6
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, for no time: close by a reset
 
 _log = logging.getLogger(__name__)
 
 
 class StreamSet:
-    """What the streams of one transport share, and which there are.
+    """The streams of one transport, and the parts that they share.
 
     >>> from headgate.net.loop import open_loop
     >>> streams = StreamSet(open_loop())
@@ -65,14 +62,11 @@ class StreamSet:
     >>> streams.loop.stop()
     """
 
-    __slots__ = ("drained", "lingering", "loop", "open", "pace", "slab", "slab_address")
+    __slots__ = ("drained", "lingering", "loop", "open", "slab")
 
-    def __init__(self, loop: Loop, pace: Pace | None = None) -> None:
+    def __init__(self, loop: EventLoop) -> None:
         self.loop = loop
-        self.pace = pace  # is told how much goes over them
-        slab = bytearray(SLAB_BYTES)
-        self.slab = memoryview(slab)
-        self.slab_address = ctypes.addressof(ctypes.c_char.from_buffer(slab))
+        self.slab = memoryview(bytearray(SLAB_BYTES))
         self.open: set[SocketStream] = set()
         self.lingering: dict[Lingering, None] = {}  # the oldest first
         self.drained: Callable[[], object] | None = None  # called whenever the last lingering socket is closed
@@ -81,7 +75,7 @@ class StreamSet:
 class _State(enum.Enum):
     OPEN = "open"
     BROKEN = "broken"  # a write failed; what the peer had sent before is still handed over
-    OVER = "over"  # `lost` was told, or is on its way
+    OVER = "over"  # `lost` was called, or is posted
 
 
 _OPEN, _OVER = _State.OPEN, _State.OVER
@@ -105,7 +99,6 @@ class SocketStream:
         "_lingering",
         "_paused",
         "_peer",
-        "_small",
         "_socket",
         "_state",
         "streams",
@@ -118,15 +111,14 @@ class SocketStream:
         self._handler: StreamHandler | None = None
         self._state = _State.OPEN
         self._paused = False
-        self._blocked = False  # the kernel did not take all that was offered; `writable` is owed
-        self._small = True  # the last read was
+        self._blocked = False  # the kernel did not take all that was offered; `writable` follows
         self._error: TransportError | None = None
         self._lingering: Lingering | None = None
         streams.open.add(self)
 
     @property
     def peer(self) -> str:
-        """The address at the other end."""
+        """The peer's address."""
         return self._peer
 
     def start(self, handler: StreamHandler) -> None:
@@ -134,27 +126,25 @@ class SocketStream:
         assert self._handler is None, "a stream is started once"
         self._handler = handler
         if self._state is _OVER:
-            self.streams.loop.call_soon(self._tell_lost)
+            self.streams.loop.post(self._call_lost)
         else:
             self._watch()
 
     def write(self, pieces: Sequence[bytes | memoryview]) -> int:
-        """Offer bytes; how many of them the kernel took."""
+        """Offer bytes; return how many of them the kernel took."""
         if self._blocked or self._state is not _OPEN:
             return 0
         taken = 0
         for start in range(0, len(pieces), _IOV_MAX):
             batch = pieces if len(pieces) <= _IOV_MAX else pieces[start : start + _IOV_MAX]
             size = sum(map(len, batch))
-            small = brief.USABLE and size <= brief.SMALL_WRITE_BYTES
             try:
-                sent = brief.send(self._socket.fileno(), b"".join(batch)) if small else self._socket.sendmsg(batch)
+                sent = self._socket.sendmsg(batch)
             except BlockingIOError:
                 sent = 0
             except OSError as error:
                 self._break(error)
                 return taken
-            self._tell_pace(size)
             taken += sent
             if sent < size:
                 self._blocked = True
@@ -163,19 +153,23 @@ class SocketStream:
         return taken
 
     def pause_reading(self) -> None:
-        """No more `received`. May be repeated."""
+        """Stop calling `received`. May be repeated."""
         if not self._paused:
             self._paused = True
             self._watch()
 
     def resume_reading(self) -> None:
-        """Go on with `received`. May be repeated."""
+        """Call `received` again. May be repeated."""
         if self._paused:
             self._paused = False
             self._watch()
 
+    def abandon(self) -> None:
+        """Close the descriptor of a forked child."""
+        close_copy(self._socket)
+
     def close(self) -> None:
-        """End in order: all that was taken reaches the peer. May be repeated."""
+        """End in order: all bytes that were taken reach the peer. May be repeated."""
         if self._state is _State.BROKEN:
             self._end(self._error)
             self._socket.close()
@@ -184,7 +178,7 @@ class SocketStream:
             self._lingering = Lingering(self._socket, self.streams)
 
     def abort(self) -> None:
-        """End at once; the peer sees a reset. May be repeated."""
+        """End at once; the peer gets a reset. May be repeated."""
         if self._lingering is not None:
             self._lingering.end(reset=True)
         elif self._state is not _OVER:
@@ -192,7 +186,7 @@ class SocketStream:
             _reset(self._socket)
 
     def path(self) -> PathStatistics:
-        """See `Stream`. A socket that is being closed by the network thread meanwhile has nothing to say."""
+        """See `Stream`. A socket that the network thread closes meanwhile has no figures."""
         if sys.platform != "linux":
             return PathStatistics()
         try:
@@ -205,15 +199,14 @@ class SocketStream:
     def _watch(self) -> None:
         if self._state is _OPEN and self._handler is not None:
             readable = None if self._paused else self._receive
-            self.streams.loop.watch(self._socket.fileno(), readable, self._take_more if self._blocked else None)
+            self.streams.loop.watch(self._socket.fileno(), readable, self._continue_writing if self._blocked else None)
 
     def _receive(self) -> bool:
-        """Read once, then let others have their turn. Whether there may be more."""
+        """Read once, so that other sockets are served too. Return True if there may be more."""
         assert self._handler is not None, "only a started stream is read"
-        streams, small = self.streams, brief.USABLE and self._small  # so is the next, then
-        slab = streams.slab
+        slab = self.streams.slab
         try:
-            size = brief.receive(self._socket.fileno(), streams.slab_address) if small else self._socket.recv_into(slab)
+            size = self._socket.recv_into(slab)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -224,23 +217,14 @@ class SocketStream:
             self._end(self._error)
             self._socket.close()
             return False
-        self._small = size < brief.SMALL_READ_BYTES
-        self._tell_pace(size)
         self._call(self._handler.received, slab[:size])
         return True
 
-    def _tell_pace(self, size: int) -> None:
-        if (pace := self.streams.pace) is not None:
-            if size < brief.SMALL_READ_BYTES:
-                pace.little()
-            else:
-                pace.much()
-
-    def _take_more(self) -> None:
+    def _continue_writing(self) -> None:
         assert self._handler is not None, "only a started stream is watched"
         self._blocked = False
         self._call(self._handler.writable)
-        # Only now: under load the handler's writes block again, and the kernel need not hear of it twice each time.
+        # Only now: under load the handler's writes block again, and the epoll needs no change.
         if not self._blocked:
             self._watch()
 
@@ -248,7 +232,7 @@ class SocketStream:
         try:
             function(*arguments)
         except BaseException as error:
-            if self._state is not _OVER:  # what it has not seen, or not sent, is missing from now on
+            if self._state is not _OVER:  # the bytes that it has not handled, or not sent, are lost
                 self._end(TransportError(f"the connection's handler failed: {error!r}", peer=self._peer))
                 _reset(self._socket)
             raise  # to the log
@@ -257,10 +241,10 @@ class SocketStream:
         self._error = self._describe(error)
         self.streams.loop.watch(self._socket.fileno(), None, None)
         self._state = _State.BROKEN
-        self.streams.loop.call_soon(self._receive_rest)
+        self.streams.loop.post(self._receive_rest)
 
     def _receive_rest(self) -> None:
-        # The last that a peer says before it goes is often why it goes, and a failed write overtakes it.
+        # The peer's last frame often holds the reason of its end; a failed write must not overtake it.
         while self._state is _State.BROKEN and self._handler is not None and not self._paused and self._receive():
             pass
         if self._state is _State.BROKEN:
@@ -268,16 +252,16 @@ class SocketStream:
             self._socket.close()
 
     def _end(self, error: TransportError | None) -> None:
-        """Nothing more happens to this stream but `lost`. The caller does with the socket what is right."""
+        """End the stream: only `lost` follows. The caller closes the socket in the way that is right."""
         if self._state is _OPEN:
             self.streams.loop.watch(self._socket.fileno(), None, None)
         self._state = _State.OVER
         self._error = error
         self.streams.open.discard(self)
         if self._handler is not None:
-            self.streams.loop.call_soon(self._tell_lost)
+            self.streams.loop.post(self._call_lost)
 
-    def _tell_lost(self) -> None:
+    def _call_lost(self) -> None:
         assert self._handler is not None, "only a started stream is lost"
         self._handler.lost(self._error)
 
@@ -288,7 +272,7 @@ class SocketStream:
 
 
 class Lingering:
-    """A socket that its owner has closed: it says so to the peer and discards what that still sends, for a time.
+    """A socket that its owner has closed: it is shut down for writing, and its input is discarded for a time.
 
     >>> from headgate.net.loop import open_loop
     >>> streams = StreamSet(open_loop()); ours, theirs = socket.socketpair()
@@ -313,6 +297,10 @@ class Lingering:
         except OSError:  # the peer is gone
             self.end()
 
+    def abandon(self) -> None:
+        """Close the descriptor of a forked child."""
+        close_copy(self._socket)
+
     def end(self, *, reset: bool = False) -> None:
         """Close the socket. May be repeated."""
         if self not in self._streams.lingering:
@@ -336,6 +324,19 @@ class Lingering:
             size = 0
         if not size:
             self.end()
+
+
+def close_copy(inherited: socket.socket) -> None:
+    """Close a forked child's copy of a socket: the connection stays open, and nothing is sent to the peer.
+
+    >>> ours, theirs = socket.socketpair()
+    >>> close_copy(ours); ours.fileno()
+    -1
+    >>> theirs.close()
+    """
+    descriptor = inherited.detach()  # so that the number, which another file may have later, is not closed again
+    if descriptor >= 0:
+        os.close(descriptor)
 
 
 def _reset(broken: socket.socket) -> None:

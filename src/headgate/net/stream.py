@@ -1,11 +1,10 @@
-"""What a connection needs of the world: a stream of bytes to one peer, a clock with timers, and a way to get streams.
+"""The interfaces under a connection: a stream of bytes to one peer, timers, and a transport that opens streams.
 
-Sockets under an event loop are one such world (`sockets`), an in-process pipe another (`memory`), the simulator a
-third. Everything here is called on one thread, the network thread, except `call_soon` and `path`, which any thread may
-call.
+Implemented by sockets under an event loop (`sockets`), an in-process pipe (`memory`), and the simulator. Everything
+here is called on one thread, the network thread, except `post`, `poll_once` and `path`, which any thread may call.
 
-Invariants: after `start` a handler hears `lost` exactly once, last, and never from inside a call of its own to the
-stream; a view given to `received` is valid during that call only.
+Invariants: after `start`, `lost` is called exactly once, as the last call to the handler, and never from inside a call
+to the stream; a view given to `received` is valid during that call only.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Address", "Listener", "PathStatistics", "Stream", "StreamHandler", "Timer", "Transport"]
+__all__ = ["Address", "ListeningPort", "PathStatistics", "Stream", "StreamHandler", "Timer", "Transport"]
 
 
 class Address(NamedTuple):
-    """Where a worker listens.
+    """The address at which a worker listens.
 
     >>> str(Address("127.0.0.1", 7077)), str(Address("::1", 7077))
     ('127.0.0.1:7077', '[::1]:7077')
@@ -35,29 +34,29 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PathStatistics:
-    """What the system knows of the way to a peer; -1: it does not say.
+    """The kernel's figures of the path to a peer; -1: not known.
 
     >>> PathStatistics(round_trip_us=80).unsent_bytes
     -1
     """
 
     round_trip_us: int = -1
-    unsent_bytes: int = -1  # that it has taken and not put on the network yet
+    unsent_bytes: int = -1  # taken by the kernel and not sent yet
 
 
 class StreamHandler(Protocol):
-    """Who uses a stream: a connection."""
+    """The user of a stream: a connection."""
 
     def received(self, data: memoryview) -> None:
-        """Bytes came. Not called while reading is paused."""
+        """Receive bytes. Not called while reading is paused."""
         ...
 
     def writable(self) -> None:
-        """The stream takes bytes again, after a `write` that took fewer than it was offered."""
+        """Continue writing: the stream takes bytes again, after a `write` that took fewer than it was offered."""
         ...
 
     def lost(self, error: Exception | None) -> None:
-        """The stream is over: by `close` or the peer's orderly end (None), or by an error."""
+        """Note the end of the stream: by `close` or the peer's orderly end (None), or by an error."""
         ...
 
 
@@ -66,7 +65,7 @@ class Stream(Protocol):
 
     @property
     def peer(self) -> str:
-        """Whom error texts name: an address."""
+        """The peer's address, for error texts."""
         ...
 
     def start(self, handler: StreamHandler) -> None:
@@ -74,22 +73,22 @@ class Stream(Protocol):
         ...
 
     def write(self, pieces: Sequence[bytes | memoryview]) -> int:
-        """Offer bytes; how many of them were taken, in order, and need not be kept any more.
+        """Offer bytes; return how many of them were taken, in order: the caller need not keep those.
 
-        Who is left with some offers them again after `writable`. A broken stream takes none; `lost` follows.
+        The caller offers the rest again after `writable`. A broken stream takes none; `lost` follows.
         """
         ...
 
     def pause_reading(self) -> None:
-        """No more `received`, so that the peer cannot send for long. May be repeated."""
+        """Stop calling `received`; the peer is blocked once buffers are full. May be repeated."""
         ...
 
     def resume_reading(self) -> None:
-        """Go on with `received`. May be repeated."""
+        """Call `received` again. May be repeated."""
         ...
 
     def close(self) -> None:
-        """Send what was taken, then end; `lost` follows. Nothing is received any more. May be repeated."""
+        """Send the bytes that were taken, then end; `lost` follows. Nothing more is received. May be repeated."""
         ...
 
     def abort(self) -> None:
@@ -97,60 +96,58 @@ class Stream(Protocol):
         ...
 
     def path(self) -> PathStatistics:
-        """What the system says of the way to the peer; from any thread."""
+        """Return the kernel's figures of the path to the peer; from any thread."""
         ...
 
 
 class Timer(Protocol):
-    """Something that will happen unless it is cancelled."""
+    """A call that is made later unless it is cancelled."""
 
     def cancel(self) -> None:
-        """Let it not happen. May be repeated, also when it has happened."""
+        """Cancel the call. May be repeated, also after the call."""
         ...
 
 
-class Listener(Protocol):
+class ListeningPort(Protocol):
     """An open port."""
 
     @property
     def address(self) -> Address:
-        """Where it listens."""
+        """The address at which it listens."""
         ...
 
     def close(self) -> None:
-        """Accept no more. May be repeated."""
+        """Stop accepting. May be repeated."""
         ...
 
 
 class Transport(Protocol):
-    """Time and streams, on one thread."""
+    """Timers and streams, on one thread."""
 
     def now_ns(self) -> int:
-        """The time, on a clock that only goes forward."""
+        """Return the time of a monotonic clock."""
         ...
 
     def call_at(self, when_ns: int, function: Callable[[], object]) -> Timer:
         """Call a function on the network thread at a time; from that thread only."""
         ...
 
-    def call_soon(self, function: Callable[[], object]) -> None:
-        """Call a function on the network thread as soon as it is free; from any thread."""
+    def post(self, callback: Callable[[], object], *, urgent: bool = True) -> None:
+        """Run a callback on the network thread; urgent ones in the order of posting. From any thread.
+
+        A callback that is not urgent is delayed by about a millisecond rather than cause a thread switch.
+        """
         ...
 
-    def call_lazily(self, function: Callable[[], object]) -> None:
-        """As `call_soon`, but within a moment: not worth a change of threads. From any thread."""
+    def poll_once(self, *, reply_expected: bool = False) -> object:
+        """Receive what has arrived, without blocking, unless another thread polls. From any thread.
+
+        With `reply_expected`, receive without delay also what arrives next.
+        """
         ...
 
-    def attend(self) -> None:
-        """What the peers say next is waited for: not within a moment, but at once. From any thread."""
-        ...
-
-    def glance(self) -> None:
-        """Hear what the peers have said by now, unless somebody is about to. From any thread."""
-        ...
-
-    def listen(self, host: str, port: int, accepted: Callable[[Stream], object]) -> Listener:
-        """Open a port (0: any that is free); `accepted` gets a stream for each who connects, and starts it.
+    def listen(self, host: str, port: int, accepted: Callable[[Stream], object]) -> ListeningPort:
+        """Open a port (0: any that is free); `accepted` gets a stream for each connection, and starts it.
 
         Raises:
             TransportError: the port is in use, or the address is not this machine's.
@@ -158,5 +155,5 @@ class Transport(Protocol):
         ...
 
     def connect(self, address: Address, timeout_ns: int, connected: Callable[[Stream | Exception], object]) -> Timer:
-        """Connect to a listener; `connected` gets a stream to start, or the TransportError. Cancel it to give up."""
+        """Connect to a listener; `connected` gets a stream to start, or a TransportError. Cancel the result to stop."""
         ...

@@ -1,13 +1,13 @@
-"""TLS over any stream: what connections beyond loopback run in.
+"""TLS over any stream, for connections beyond loopback.
 
-A `TlsStream` stands between a stream of ciphertext, whose handler it is, and a connection, which uses it as its stream.
+A `TlsStream` is the handler of a stream of ciphertext, and the stream of a connection.
 It does no I/O of its own (memory BIOs), so it runs over sockets, over the in-process pipe and in the simulator. The
-connection's handshake runs inside, and compares the worker that it was told with `peer_worker`. Called on the network
-thread only; time limits are the caller's, except that OpenSSL holds certificates against the system's clock.
+connection's handshake runs inside, and compares the worker that it names with `peer_worker`. Called on the network
+thread only; the caller keeps time limits, except that OpenSSL compares certificates with the system's clock.
 
-Invariants: nothing is handed over that was not decrypted and verified; at most `HIGH_BYTES` and one record of
-ciphertext wait for the lower stream; the user hears `lost` once, when the lower stream is lost (then it is not inside a
-call of its own) or from `call_soon`; only a `close_notify` makes the peer's end an orderly one.
+Invariants: only decrypted and verified bytes are passed on; at most `HIGH_BYTES` and one record of
+ciphertext wait for the lower stream; the user's `lost` is called once, from the lower stream's `lost` (then it is not
+inside a call of the user) or from `post`; only a `close_notify` makes the peer's end an orderly one.
 """
 
 from __future__ import annotations
@@ -18,45 +18,45 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, cast
 
 from headgate.errors import AuthError, LocalProtocolError, TransportError
-from headgate.net.certificates import explained, worker_name, worker_of
+from headgate.net.certificates import explain_tls_error, worker_name, worker_of
 from headgate.net.stream import PathStatistics, Stream, StreamHandler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from ssl import SSLContext
 
-    CallSoon = Callable[[Callable[[], object]], object]
+    Post = Callable[[Callable[[], object]], object]
 
 __all__ = ["HIGH_BYTES", "LOW_BYTES", "TlsStream"]
 
 HIGH_BYTES: Final = 256 * 1024
-"""Nothing more is taken while so much ciphertext, or more, waits for the lower stream."""
+"""No bytes are taken while at least so much ciphertext waits for the lower stream."""
 
 LOW_BYTES: Final = 64 * 1024
-"""Who was refused is told to go on when no more than this waits."""
+"""A user whose bytes were refused gets `writable` when no more than this waits."""
 
 _RECORD_BYTES: Final = 16 * 1024  # the most that one TLS record holds
-_READ_BYTES: Final = 4 * _RECORD_BYTES  # what is gathered for one `received`
+_READ_BYTES: Final = 4 * _RECORD_BYTES  # the most plaintext of one `received`
 
 
 class _State(Enum):
-    """How far a stream is. None leads back to one before it, and those after OPEN lead to ENDED only."""
+    """The state of a stream. No state leads back to an earlier one; those after OPEN lead to ENDED only."""
 
     NEW = "not started"
     HANDSHAKE = "both sides prove themselves"
     OPEN = "bytes move"
-    DRAINING = "the lower stream is over; what came before is not all handed over, for the user has paused"
+    DRAINING = "the lower stream is over; the user has paused, so received bytes are still to be passed on"
     CLOSING = "the user has closed; ciphertext and close_notify wait for the lower stream"
-    CLOSED = "the user has closed or aborted, and so have we the lower stream"
-    PEER_CLOSED = "the peer has said close_notify; we have closed the lower stream"
-    FAILED = "something is wrong; we have aborted the lower stream"
-    ENDED = "the user was told"
+    CLOSED = "the user has closed or aborted; so is the lower stream"
+    PEER_CLOSED = "the peer has sent close_notify; the lower stream is closed"
+    FAILED = "TLS has failed; the lower stream is aborted"
+    ENDED = "the user's `lost` was called"
 
 
-class _Found(Enum):
-    """What comes next in the ciphertext that is here."""
+class _Next(Enum):
+    """What follows in the received ciphertext."""
 
-    NOTHING = "a whole record is not here"
+    NOTHING = "no whole record was received"
     MORE = "perhaps another record"
     CLOSE_NOTIFY = "the peer's orderly end"
 
@@ -64,8 +64,8 @@ class _Found(Enum):
 class TlsStream(Stream, StreamHandler):
     """A stream inside TLS, over a stream that is not started yet: `start` starts both, and the handshake.
 
-    A client says which worker it means to `reach`; without that, this is the server's side. Writes are refused until
-    the handshake is done; `writable` comes then. While it lasts reading goes on, paused or not.
+    `reach` is the worker that a client expects at the other end; None: this is the server's side. Writes are refused
+    until the end of the handshake; then `writable` is called. During the handshake a pause of reading has no effect.
 
     >>> from datetime import UTC, datetime
     >>> from unittest.mock import Mock
@@ -73,7 +73,7 @@ class TlsStream(Stream, StreamHandler):
     >>> from headgate.net.certificates import Authority, client_context
     >>> context = client_context(Authority(JobId("etl"), datetime.now(UTC)).issue(0))
     >>> wire = Mock(); wire.write.side_effect = lambda pieces: sum(map(len, pieces))
-    >>> stream = TlsStream(wire, context, call_soon=print, reach=1)
+    >>> stream = TlsStream(wire, context, post=print, reach=1)
     >>> stream.start(handler := Mock()); wire.write.called  # the handshake has begun
     True
     >>> stream.write([b"too early"]), stream.peer_worker
@@ -83,27 +83,27 @@ class TlsStream(Stream, StreamHandler):
     (True, False)
     """
 
-    def __init__(self, lower: Stream, context: SSLContext, call_soon: CallSoon, *, reach: int | None = None) -> None:
+    def __init__(self, lower: Stream, context: SSLContext, post: Post, *, reach: int | None = None) -> None:
         self._lower = lower
-        self._call_soon = call_soon
+        self._post = post
         self._incoming = ssl.MemoryBIO()  # ciphertext that is not decrypted yet
-        self._outgoing = ssl.MemoryBIO()  # ciphertext that was not offered yet,
-        self._offered = memoryview(b"")  # and what is left of that which was
+        self._outgoing = ssl.MemoryBIO()  # ciphertext that was not offered to the lower stream yet
+        self._offered = memoryview(b"")  # ciphertext that was offered, and not taken yet
         name = None if reach is None else worker_name(reach)
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=name is None, server_hostname=name)
         self._handler: StreamHandler
         self._state = _State.NEW
-        self._error: Exception | None = None  # in FAILED: why
+        self._error: Exception | None = None  # the reason of FAILED
         self._peer_worker: int | None = None
-        self._plaintext = memoryview(b"")  # what is decrypted goes here; made when strangers are out
-        self._record = memoryview(b"")  # where small pieces become one record; likewise
+        self._plaintext = memoryview(b"")  # decrypted bytes; allocated after the handshake, so not for strangers
+        self._record = memoryview(b"")  # small pieces that become one record; likewise
         self._paused = False  # by the user
-        self._lower_full = False  # it took less than it was offered, and owes us `writable`
-        self._refused = False  # we took less than we were offered, and owe the user `writable`
+        self._lower_full = False  # the lower stream took less than it was offered; its `writable` follows
+        self._refused = False  # this stream took less than it was offered; the user's `writable` follows
 
     @property
     def peer(self) -> str:
-        """Whom error texts name: an address."""
+        """The peer's address, for error texts."""
         return self._lower.peer
 
     @property
@@ -118,11 +118,11 @@ class TlsStream(Stream, StreamHandler):
         self._handler = handler
         self._state = _State.HANDSHAKE
         self._lower.start(self)
-        self._shake_hands()
+        self._continue_handshake()
         self._flush()
 
     def write(self, pieces: Sequence[bytes | memoryview]) -> int:
-        """Offer bytes; how many of them were taken, in order: encrypted, and kept until the lower stream takes them."""
+        """Offer bytes; return how many were taken, in order: they are encrypted, and kept for the lower stream."""
         taken = 0
         if self._state is _State.OPEN:
             try:
@@ -142,33 +142,33 @@ class TlsStream(Stream, StreamHandler):
         return taken
 
     def pause_reading(self) -> None:
-        """No more `received`, also not of what is already here. May be repeated."""
+        """Stop calling `received`, also with bytes that have arrived. May be repeated."""
         self._paused = True
         if self._state is _State.OPEN:
             self._lower.pause_reading()
 
     def resume_reading(self) -> None:
-        """Go on with `received`, from `call_soon` if something is already here. May be repeated."""
+        """Call `received` again, through `post` if bytes have arrived. May be repeated."""
         if self._paused:
             self._paused = False
             if self._incoming.pending:
-                # The lower stream goes on when that is handed over, or each pause and resume would add to it.
-                self._call_soon(self._resumed)
+                # The lower stream resumes after these are passed on, or each pause and resume would add to them.
+                self._post(self._resumed)
             elif self._state is _State.OPEN:
                 self._lower.resume_reading()
 
     def close(self) -> None:
-        """Send what was taken and close_notify, then end; `lost` follows. Nothing is received any more."""
+        """Send the bytes that were taken and close_notify, then end; `lost` follows. Nothing more is received."""
         if self._state in (_State.NEW, _State.HANDSHAKE):
             self._state = _State.CLOSED
             self._lower.close()
         elif self._state is _State.OPEN:
             self._state = _State.CLOSING
-            self._say_close()
+            self._send_close_notify()
             self._flush()
         elif self._state is _State.DRAINING:
             self._state = _State.CLOSED
-            self._call_soon(lambda: self._end(None))
+            self._post(lambda: self._end(None))
 
     def abort(self) -> None:
         """End at once; `lost` follows. May be repeated."""
@@ -183,41 +183,41 @@ class TlsStream(Stream, StreamHandler):
         """See `Stream`: that of the lower stream."""
         return self._lower.path()
 
-    # What the lower stream calls.
+    # Called by the lower stream.
 
     def received(self, data: memoryview) -> None:
-        """Ciphertext came."""
+        """Receive ciphertext."""
         if self._state in (_State.HANDSHAKE, _State.OPEN):
             self._incoming.write(data)
             if self._state is _State.HANDSHAKE:
-                self._shake_hands()
-            self._hand_over()
+                self._continue_handshake()
+            self._pass_on()
 
     def writable(self) -> None:
-        """The lower stream takes bytes again."""
+        """Continue writing: the lower stream takes bytes again."""
         self._lower_full = False
         self._flush()
-        self._let_write()
+        self._call_writable()
 
     def lost(self, error: Exception | None) -> None:
-        """The lower stream is over: it depends on how far we were what that means."""
+        """Note the end of the lower stream; its meaning depends on the state."""
         if self._state is _State.OPEN and error is None and self._incoming.pending:
-            self._state = _State.DRAINING  # at the end of what is here there may be a close_notify
-            self._call_soon(self._resumed)
+            self._state = _State.DRAINING  # the received bytes may end with a close_notify
+            self._post(self._resumed)
         elif self._state is _State.OPEN and error is None:
-            self._end(self._cut_off())
+            self._end(self._truncation_error())
         elif self._state is _State.HANDSHAKE and error is None:
             self._end(TransportError("the connection ended during the TLS handshake", peer=self.peer))
         elif self._state is _State.PEER_CLOSED:
-            self._end(None)  # whatever became of our own close_notify
+            self._end(None)  # whether or not the peer has received our close_notify
         elif self._state is _State.FAILED:
             self._end(self._error)
         else:
             self._end(error)
 
-    # Inside.
+    # Implementation.
 
-    def _shake_hands(self) -> None:
+    def _continue_handshake(self) -> None:
         try:
             self._tls.do_handshake()
             self._peer_worker = worker_of(self._tls.getpeercert(binary_form=True) or b"")
@@ -231,52 +231,52 @@ class TlsStream(Stream, StreamHandler):
         self._state = _State.OPEN
         if self._paused:
             self._lower.pause_reading()
-        self._let_write()
+        self._call_writable()
 
     def _resumed(self) -> None:
         if not self._paused:
-            self._hand_over()
+            self._pass_on()
             if self._state is _State.OPEN and not self._paused:
                 self._lower.resume_reading()
 
-    def _hand_over(self) -> None:
-        """Decrypt what is here and give it to the user, until nothing is left or the user wants no more."""
+    def _pass_on(self) -> None:
+        """Decrypt received bytes and pass them to the user, until none are left or the user pauses."""
         while self._reads() and not self._paused:
             filled, found = self._decrypt()
-            if filled:  # also before an error: it was verified, and came first
+            if filled:  # also before an error: these bytes were verified, and precede it
                 self._handler.received(self._plaintext[:filled])
             if not self._reads():
                 return  # the user has closed meanwhile
-            if found is _Found.CLOSE_NOTIFY:
+            if found is _Next.CLOSE_NOTIFY:
                 self._peer_closed()
             elif isinstance(found, Exception):
                 self._fail(found)
-            elif found is _Found.NOTHING:
+            elif found is _Next.NOTHING:
                 if self._state is _State.DRAINING:
-                    self._end(self._cut_off())
+                    self._end(self._truncation_error())
                 break
-        self._flush()  # what TLS itself has to say: its handshake, an answer
+        self._flush()  # TLS's own records: of its handshake, or an answer
 
-    def _decrypt(self) -> tuple[int, _Found | Exception]:
-        """Fill the buffer with whole records, so that none is left half read: how far, and what comes next."""
+    def _decrypt(self) -> tuple[int, _Next | Exception]:
+        """Fill the buffer with whole records. Return the number of bytes, and what follows them."""
         filled = 0
         try:
             while filled <= _READ_BYTES - _RECORD_BYTES:
                 # It returns bytes only when it is not given a buffer, whatever its type says.
                 count = cast("int", self._tls.read(_RECORD_BYTES, self._plaintext[filled:]))
                 if not count:
-                    return filled, _Found.CLOSE_NOTIFY
+                    return filled, _Next.CLOSE_NOTIFY
                 filled += count
         except ssl.SSLWantReadError:
-            return filled, _Found.NOTHING
+            return filled, _Next.NOTHING
         except ssl.SSLError as error:
-            return filled, explained(error, self.peer)
-        return filled, _Found.MORE
+            return filled, explain_tls_error(error, self.peer)
+        return filled, _Next.MORE
 
     def _records(self, pieces: Sequence[bytes | memoryview]) -> Iterator[memoryview]:
-        """The pieces as full records, the last as it comes: a record costs a call and 22 bytes, and headers are tiny.
+        """Yield the pieces as full records, the last one as it is: a record costs a call and 22 bytes.
 
-        Each is to be used before the next is asked for.
+        Each record is valid until the next.
         """
         filled = 0
         for piece in pieces:
@@ -299,7 +299,7 @@ class TlsStream(Stream, StreamHandler):
         return len(self._offered) + self._outgoing.pending
 
     def _flush(self) -> None:
-        """Offer ciphertext to the lower stream until it is full; close it if that was the last of it."""
+        """Offer ciphertext to the lower stream until it is full; after the last bytes of a close, close it."""
         if self._state not in (_State.HANDSHAKE, _State.OPEN, _State.CLOSING):
             return
         while not self._lower_full and self._waiting_bytes():
@@ -311,40 +311,40 @@ class TlsStream(Stream, StreamHandler):
             self._state = _State.CLOSED
             self._lower.close()
 
-    def _let_write(self) -> None:
+    def _call_writable(self) -> None:
         if self._refused and self._state is _State.OPEN and self._waiting_bytes() <= LOW_BYTES:
             self._refused = False
             self._handler.writable()
 
-    def _say_close(self) -> None:
-        with suppress(ssl.SSLError):  # it would also like to hear the peer's, which we do not wait for
+    def _send_close_notify(self) -> None:
+        with suppress(ssl.SSLError):  # raised because the peer's close_notify has not arrived; it is not waited for
             self._tls.unwrap()
 
     def _peer_closed(self) -> None:
         if self._state is _State.DRAINING:
             self._end(None)
         else:
-            self._say_close()
+            self._send_close_notify()
             self._flush()
             self._state = _State.PEER_CLOSED
-            self._lower.close()  # what still waits for it is dropped: the peer reads no more
+            self._lower.close()  # the ciphertext that waits for it is dropped: the peer reads no more
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, ssl.SSLError):
-            error = explained(error, self.peer)
+            error = explain_tls_error(error, self.peer)
         if self._state is _State.DRAINING:
             self._end(error)
         else:
-            self._flush()  # the alert that tells the peer why, if there is room for it
+            self._flush()  # the alert with the reason, if there is room for it
             self._state = _State.FAILED
             self._error = error
             self._lower.abort()
 
     def _end(self, error: Exception | None) -> None:
-        assert self._state is not _State.ENDED, "lost is told once"
+        assert self._state is not _State.ENDED, "lost is called once"
         self._state = _State.ENDED
         self._offered = self._plaintext = self._record = memoryview(b"")
         self._handler.lost(error)
 
-    def _cut_off(self) -> TransportError:
+    def _truncation_error(self) -> TransportError:
         return TransportError("the connection ended without TLS's close_notify: it may be cut off", peer=self.peer)

@@ -1,10 +1,8 @@
-"""What a job looks like from outside: figures, their past, samples of stacks, and what they mean.
+"""The figures of a job, their past, stack samples, and their diagnosis, as plain data.
 
-The coordinator feeds it with the workers' reports; the page, the terminal, reports and files read a `JobView`, which is
-plain data. Nothing here talks to a worker.
+The coordinator passes the workers' reports to a `Tracker`; the page, `top`, reports and files read a `JobView`.
 """
 
-from headgate.observe.diagnosis import Cause, Diagnosis
 from headgate.observe.edges import EdgeProgress, edge_progress
 from headgate.observe.flame import Flame, Flames, flames_of
 from headgate.observe.graph import EdgeView, GraphView, VertexView, graph_view
@@ -22,6 +20,7 @@ from headgate.observe.progress import (
     ConnectionProgress,
     HotKey,
     LatencyProgress,
+    OperatorProgress,
     Progress,
     SubtaskProgress,
     VertexProgress,
@@ -30,7 +29,8 @@ from headgate.observe.progress import (
 from headgate.observe.status import JobStatus
 from headgate.observe.timeline import TaskLine, Timeline
 from headgate.observe.tracker import Tracker
-from headgate.observe.view import JobEvent, JobView, SettingView, Watched
+from headgate.observe.view import JobEvent, JobView, ObservedJob, SettingView
+from headgate.observe.why.diagnosis import Cause, Diagnosis
 
 __all__ = [
     "Cause",
@@ -47,6 +47,8 @@ __all__ = [
     "JobStatus",
     "JobView",
     "LatencyProgress",
+    "ObservedJob",
+    "OperatorProgress",
     "Pressure",
     "PressureLevel",
     "Progress",
@@ -60,7 +62,6 @@ __all__ = [
     "VertexPressure",
     "VertexProgress",
     "VertexView",
-    "Watched",
     "WorkerProgress",
     "edge_progress",
     "flames_of",

@@ -1,8 +1,8 @@
-"""A flame graph of a vertex: below each operator the user's functions, as wide as they were seen often.
+"""Flame graphs of a vertex, from sampled stacks: below each operator are the user's functions.
 
-Made of sampled stacks, for whoever draws it; pure, any thread.
+Pure; any thread.
 
-Invariant: a value is the sum of its children's and of the samples whose stack ends there.
+Invariant: a value is the sum of its children's values and of the samples whose stack ends there.
 """
 
 from __future__ import annotations
@@ -20,34 +20,25 @@ __all__ = ["Flame", "Flames", "flames_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flame:
-    """A function, or an operator, or all of them: how many samples were in it, and in what it had called.
-
-    >>> Flame(name="slow (job.py:7)", value=90).children
-    ()
-    """
+    """A function, an operator, or the root, and the number of samples in it and in the functions it called."""
 
     name: str
     value: int
-    children: tuple[Flame, ...] = ()  # the widest first
+    children: tuple[Flame, ...] = ()  # the greatest value first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flames:
-    """The flame graphs of a vertex: of its work, and of what it did while it waited. Below a root are its operators.
-
-    >>> nothing = Flame(name="busy", value=0)
-    >>> Flames(vertex=0, busy=nothing, idle=nothing, back_pressured=nothing).busy.value
-    0
-    """
+    """The flame graphs of a vertex, by state of the sampled thread. The children of a root are operators."""
 
     vertex: int
     busy: Flame
-    idle: Flame  # it waited for input
-    back_pressured: Flame  # likewise for an output buffer
+    idle: Flame  # blocked for input
+    back_pressured: Flame  # blocked for an output buffer
 
 
 def flames_of(vertex: VertexPressure, *, subtask: int | None = None) -> Flames:
-    """The flame graphs of a vertex, of all its tasks together or of one.
+    """Return the flame graphs of a vertex, of all its tasks or of one.
 
     >>> from headgate.observe.pressure import PressureLevel, Stack, SubtaskPressure, VertexPressure
     >>> seen = Stack(operator="map(slow)", frames=("slow (job.py:7)", "parse (job.py:3)"), count=90, idle=10)
@@ -66,7 +57,7 @@ def flames_of(vertex: VertexPressure, *, subtask: int | None = None) -> Flames:
 
 
 class _Node:
-    """A flame that grows."""
+    """A `Flame` that is being built."""
 
     __slots__ = ("children", "value")
 

@@ -1,4 +1,4 @@
-"""The graph of a job as whatever shows it needs it: vertices with their operators, and the edges between them."""
+"""The graph of a job as plain data for views: vertices with their operators, and edges."""
 
 from __future__ import annotations
 
@@ -15,53 +15,41 @@ __all__ = ["EdgeView", "GraphView", "VertexView", "graph_view"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VertexView:
-    """Operators that run as one task, as many times as the parallelism says.
-
-    >>> VertexView(id=0, name="words", parallelism=2, operators=("collection", "map(len)")).source
-    False
-    """
+    """A chain of operators that runs as `parallelism` tasks."""
 
     id: int
     name: str
     parallelism: int
     operators: tuple[str, ...]  # the head first
     source: bool = False  # it reads from outside the job
-    sink: bool = False  # nobody reads from it
-    ends: tuple[str, ...] = ()  # of its operators, those whose output nobody reads
+    sink: bool = False  # no vertex reads from it
+    ends: tuple[str, ...] = ()  # of its operators, those whose output no operator reads
     in_driver: bool = False
     workers: tuple[int, ...] = ()  # of each subtask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeView:
-    """An exchange.
-
-    >>> EdgeView(id=0, producer=0, consumer=1, ship="hash").ship
-    'hash'
-    """
+    """An exchange."""
 
     id: int
     producer: int
     consumer: int
     ship: str
     tag: str | None = None
-    blocking: bool = False  # through disk: its consumer begins when its producer has finished
+    blocking: bool = False  # through disk: its consumer starts when its producer has finished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphView:
-    """All vertices and edges.
-
-    >>> GraphView(vertices=(), edges=()).edges
-    ()
-    """
+    """All vertices and edges."""
 
     vertices: tuple[VertexView, ...]
     edges: tuple[EdgeView, ...]
 
 
 def graph_view(plan: Plan) -> GraphView:
-    """The graph of a plan.
+    """Return the graph of a plan.
 
     >>> from headgate.config import Settings
     >>> from headgate.graph.plan import Plan, Vertex
@@ -69,8 +57,8 @@ def graph_view(plan: Plan) -> GraphView:
     >>> graph_view(plan).vertices[0].source
     True
     """
-    read = {one.producer for one in plan.exchanges}
-    left = {(one.producer, one.operator) for one in plan.exchanges}  # operators that write to an exchange
+    producers = {one.producer for one in plan.exchanges}
+    writing = {(one.producer, one.operator) for one in plan.exchanges}  # operators that write to an exchange
     return GraphView(
         vertices=tuple(
             VertexView(
@@ -79,8 +67,8 @@ def graph_view(plan: Plan) -> GraphView:
                 parallelism=one.parallelism,
                 operators=tuple(operator.name for operator in one.operators),
                 source=one.inputs == 0,
-                sink=one.id not in read,
-                ends=_ends(one, left),
+                sink=one.id not in producers,
+                ends=_ends(one, writing),
                 in_driver=one.in_driver,
                 workers=tuple(one.workers(plan)),
             )
@@ -100,10 +88,10 @@ def graph_view(plan: Plan) -> GraphView:
     )
 
 
-def _ends(vertex: Vertex, left: AbstractSet[tuple[int, int]]) -> tuple[str, ...]:
+def _ends(vertex: Vertex, writing: AbstractSet[tuple[int, int]]) -> tuple[str, ...]:
     read = {operator.reads for operator in vertex.operators}
     return tuple(
         operator.name
         for position, operator in enumerate(vertex.operators)
-        if position not in read and (vertex.id, position) not in left
+        if position not in read and (vertex.id, position) not in writing
     )

@@ -1,6 +1,6 @@
-"""What sampled stacks say (B1): how long each task waits for an output buffer, and where it spends the rest.
+"""Back pressure by sampled stacks (B1): how often each task is blocked for an output buffer, and where else it is.
 
-Made from the workers' answers by `pressure_of`; nothing here samples.
+Made by `pressure_of` from the workers' answers to a request for samples.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from headgate.control.reports import Stack
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headgate.worker.messages import Sampled, SubtaskSamples
+    from headgate.control.reports import StackSamples, SubtaskSamples
 
 __all__ = ["Pressure", "PressureLevel", "Stack", "SubtaskPressure", "VertexPressure", "level_of", "pressure_of"]
 
@@ -33,42 +35,19 @@ class PressureLevel(StrEnum):
 
 
 def level_of(ratio: float) -> PressureLevel:
-    """The level of a ratio.
-
-    >>> level_of(0.0)
-    <PressureLevel.OK: 'ok'>
-    """
+    """Return the level for a share of samples in which a task was blocked for an output buffer."""
     if ratio <= _OK:
         return PressureLevel.OK
     return PressureLevel.LOW if ratio <= _LOW else PressureLevel.HIGH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
-    """A stack, and how often it was seen. Frames are the user's, outermost first: 'function (file:line)'.
-
-    >>> Stack(operator="map(slow)", frames=("slow (job.py:7)",), count=90).count
-    90
-    """
-
-    operator: str  # whose code it is in; '': of none
-    frames: tuple[str, ...]
-    count: int
-    idle: int = 0  # of these, how often waiting for input
-    back_pressured: int = 0  # likewise for an output buffer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskPressure:
-    """One task.
-
-    >>> SubtaskPressure(subtask=0, taken=100, ratio=0.3, idle=0.1, level=PressureLevel.LOW, stacks=()).ratio
-    0.3
-    """
+    """The samples of one task."""
 
     subtask: int
     taken: int  # samples
-    ratio: float  # of samples in which it waited for an output buffer
+    ratio: float  # share of samples in which it was blocked for an output buffer
     idle: float  # likewise for input
     level: PressureLevel
     stacks: tuple[Stack, ...]  # the most frequent first
@@ -76,38 +55,30 @@ class SubtaskPressure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VertexPressure:
-    """All tasks of a vertex; the level is the worst of theirs.
-
-    >>> VertexPressure(vertex=0, ratio=0.0, level=PressureLevel.OK, subtasks=()).level
-    <PressureLevel.OK: 'ok'>
-    """
+    """The samples of a vertex's tasks. Ratio and level are the greatest of the tasks'."""
 
     vertex: int
-    ratio: float  # the greatest
+    ratio: float
     level: PressureLevel
     subtasks: tuple[SubtaskPressure, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pressure:
-    """One round of sampling.
+    """One round of sampling."""
 
-    >>> Pressure(at_ms=0, samples=100, delay_ms=50, vertices=()).samples
-    100
-    """
-
-    at_ms: int  # when it ended
+    at_ms: int  # its end
     samples: int
     delay_ms: int
     vertices: tuple[VertexPressure, ...]
 
 
-def pressure_of(answers: Iterable[Sampled], *, at_ms: int, samples: int, delay_ms: int) -> Pressure:
-    """What workers have answered in one round, put together; tasks of which nothing was seen are left out.
+def pressure_of(answers: Iterable[StackSamples], *, at_ms: int, samples: int, delay_ms: int) -> Pressure:
+    """Return the result of one round of sampling; tasks without samples are left out.
 
-    >>> from headgate.worker.messages import Sampled, SubtaskSamples
-    >>> held_back = SubtaskSamples(vertex=0, subtask=1, taken=100, idle=0, back_pressured=60, stacks=[])
-    >>> pressure_of([Sampled(1, [held_back])], at_ms=0, samples=100, delay_ms=50).vertices[0].level
+    >>> from headgate.control.reports import StackSamples, SubtaskSamples
+    >>> blocked = SubtaskSamples(vertex=0, subtask=1, taken=100, idle=0, back_pressured=60, stacks=[])
+    >>> pressure_of([StackSamples(1, [blocked])], at_ms=0, samples=100, delay_ms=50).vertices[0].level
     <PressureLevel.HIGH: 'high'>
     """
     found: dict[int, list[SubtaskPressure]] = {}
@@ -125,21 +96,11 @@ def pressure_of(answers: Iterable[Sampled], *, at_ms: int, samples: int, delay_m
 
 def _subtask_pressure(samples: SubtaskSamples) -> SubtaskPressure:
     ratio = samples.back_pressured / samples.taken
-    stacks = [
-        Stack(
-            operator=one.operator,
-            frames=tuple(one.frames),
-            count=one.count,
-            idle=one.idle,
-            back_pressured=one.back_pressured,
-        )
-        for one in samples.stacks
-    ]
     return SubtaskPressure(
         subtask=samples.subtask,
         taken=samples.taken,
         ratio=ratio,
         idle=samples.idle / samples.taken,
         level=level_of(ratio),
-        stacks=tuple(sorted(stacks, key=lambda one: -one.count)),
+        stacks=tuple(sorted(samples.stacks, key=lambda one: -one.count)),
     )

@@ -1,4 +1,4 @@
-"""Where a job is in its life."""
+"""The status of a job."""
 
 from __future__ import annotations
 
@@ -8,11 +8,7 @@ __all__ = ["JobStatus"]
 
 
 class JobStatus(StrEnum):
-    """Where a job is in its life.
-
-    >>> JobStatus.RUNNING.over, JobStatus.CANCELLED.over
-    (False, True)
-    """
+    """The status of a job."""
 
     CREATED = "created"  # its workers are being started
     RUNNING = "running"
@@ -22,5 +18,5 @@ class JobStatus(StrEnum):
 
     @property
     def over(self) -> bool:
-        """Whether it is one of the last states."""
+        """Return True if the job has ended."""
         return self in {JobStatus.FINISHED, JobStatus.FAILED, JobStatus.CANCELLED}

@@ -1,13 +1,14 @@
-"""From an operator's output to the queue its reader takes buffers from.
+"""From an operator's output to the queue that its reader polls.
 
-`selector` chooses the channel, `writer` collects, serializes and appends, `partition` hands out buffers and keeps
-one queue (`pipelined`) per reader, `registry` lets readers find it. A partition may be on disk instead (`blocking`),
-read by many when it is finished (`read_ahead`). `columns` does the first two for Arrow, `hot_keys`
-looks for keys that many records have.
+`selector` chooses the channel, `writer` collects, serializes and appends, `partition` provides buffers and has one
+queue (`pipelined`) per reader, `registry` finds partitions for readers. A partition may be on disk instead
+(`disk.blocking`), read by any number of readers when it is finished (`disk.read_ahead`). `columns` writes Arrow record
+batches, `hot_keys` finds keys with many records.
 """
 
-from headgate.output.blocking import AnyPartition, BlockingPartition, BlockingSubpartition
-from headgate.output.blocking_reader import BlockingReader
+from headgate.output.disk.blocking import AnyPartition, BlockingPartition, BlockingSubpartition
+from headgate.output.disk.read_ahead import ReadAhead, StepResult
+from headgate.output.disk.reader import BlockingReader
 from headgate.output.hot_keys import HotKeys, KeyShare
 from headgate.output.partition import PartitionStatistics, PartitionType, ResultPartition
 from headgate.output.pipelined import (
@@ -16,7 +17,6 @@ from headgate.output.pipelined import (
     SubpartitionState,
     SubpartitionStatistics,
 )
-from headgate.output.read_ahead import ReadAhead, Turn
 from headgate.output.registry import PartitionRegistry
 from headgate.output.selector import (
     Below,
@@ -56,9 +56,9 @@ __all__ = [
     "ResultPartition",
     "Selector",
     "Shuffle",
+    "StepResult",
     "SubpartitionListener",
     "SubpartitionState",
     "SubpartitionStatistics",
-    "Turn",
     "WriterStatistics",
 ]

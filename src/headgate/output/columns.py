@@ -1,8 +1,7 @@
-"""Arrow record batches: partitioned by key columns and written a column at a time.
+"""ColumnWriter: the writer of streams of Arrow record batches, which are partitioned by key columns.
 
-`ColumnWriter` is the writer of streams of record batches, on its task's thread. With `HashColumns` a row goes to
-the very channel that `Hash` would send its key to, so that the two sides of a join may be written either way.
-Other selectors send each batch as a whole.
+Used on its task's thread. `HashColumns` selects the same channel for a row as `Hash` for its key, so that the two sides
+of a join may be rows and record batches. Other selectors send each batch as a whole.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ __all__ = ["ColumnWriter", "HashColumns"]
 
 
 class HashColumns(Selector["pa.RecordBatch"]):
-    """By the key group of one or several columns.
+    """Selects by the key group of one or several columns.
 
     >>> import pyarrow as pa
     >>> by_word = HashColumns(["word"]); by_word.connect(2)
@@ -50,21 +49,21 @@ class HashColumns(Selector["pa.RecordBatch"]):
         self._hot = hot
 
     def connect(self, channels: int) -> None:
-        """Lay out the key groups over the channels."""
+        """Assign the key groups to the channels."""
         super().connect(channels)
-        # Sorting 8- and 16-bit numbers is linear: the type of this table decides the speed of `scatter`.
+        # numpy sorts 8- and 16-bit integers in linear time: the type of this table decides the speed of `scatter`.
         kind = np.uint8 if channels <= 256 else np.uint16
         self._channel_of = np.array(group_channels(self._groups, channels), kind)
 
     def choose(self, value: pa.RecordBatch) -> int:
-        """The one channel of all rows, if they share one."""
+        """Return the channel of all rows; raise if they have several."""
         parts = self.scatter(value)
         if len(parts) != 1:
             raise SelectorError(f"a batch of {value.num_rows} rows belongs to {len(parts)} channels: scatter it")
         return parts[0][0]
 
     def scatter(self, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
-        """The rows of a batch by channel, in their order; channels without rows are left out."""
+        """Return the rows of a batch by channel, in order, without empty channels."""
         try:
             keys = [batch.column(name) for name in self._columns]
         except KeyError as error:
@@ -72,8 +71,8 @@ class HashColumns(Selector["pa.RecordBatch"]):
                 f"cannot partition by {self._columns}: the batch has the columns {batch.schema.names}"
             ) from error
         hot = self._hot
-        if hot is not None and hot.passes(batch.num_rows):
-            hot.take(batch.num_rows, partial(_keys_of_rows, keys))
+        if hot is not None and hot.count(batch.num_rows):
+            hot.sample(batch.num_rows, partial(_keys_of_rows, keys))
         channels = self._channel_of[hash_columns(keys) % self._groups]
         counts = np.bincount(channels, minlength=self.channels)
         used = np.flatnonzero(counts)
@@ -88,16 +87,16 @@ class HashColumns(Selector["pa.RecordBatch"]):
 
 
 def _keys_of_rows(columns: list[pa.Array], rows: slice) -> list[Hashable]:
-    """The keys of some rows as Python's values: of one column, or tuples of several."""
+    """Return the keys of some rows as Python values: of one column, or tuples of several."""
     values: list[list[Hashable]] = [column[rows].to_pylist() for column in columns]
     return values[0] if len(values) == 1 else list(zip(*values, strict=True))
 
 
 class ColumnWriter(RecordWriter["pa.RecordBatch"]):
-    """Writes record batches, which are batches already: nothing waits in lists.
+    """Writes record batches without collecting them in lists.
 
-    A batch that does not fit into the rest of a buffer but into a whole one begins a new buffer, so that its
-    reader need not gather it.
+    A batch that fits into a buffer, but not into the rest of the current one, starts a new buffer, so that its reader
+    need not copy it together.
 
     >>> from headgate.ids import AttemptId, JobId, PartitionId
     >>> from headgate.record.arrow import ArrowSerializer
@@ -115,7 +114,7 @@ class ColumnWriter(RecordWriter["pa.RecordBatch"]):
         return self._emit
 
     def _emit(self, value: pa.RecordBatch) -> None:
-        """Write a batch, each row to its channel."""
+        """Write each row of a batch to its channel."""
         selector = self._selector
         parts = selector.scatter(value) if isinstance(selector, HashColumns) else [(selector.choose(value), value)]
         with self._mutex:
@@ -126,26 +125,26 @@ class ColumnWriter(RecordWriter["pa.RecordBatch"]):
             self.partition.flush()
 
     def emit_batch(self, values: list[pa.RecordBatch], timestamps_ms: list[int] | None = None) -> None:
-        """Write several batches. Event times are columns here, not timestamps."""
+        """Write several batches. Event times are columns, so timestamps raise SelectorError."""
         if timestamps_ms is not None:
             raise SelectorError("a stream of record batches carries event times in a column, not beside the batches")
         for value in values:
             self.emit(value)
 
     def emit_at(self, value: pa.RecordBatch, timestamp_ms: int) -> None:
-        """Refused: event times are columns here."""
+        """Raise SelectorError: event times are columns."""
         self.emit_batch([value], [timestamp_ms])
 
     def _put_columns(self, channel: int, batch: pa.RecordBatch) -> None:
-        lane = self._lanes[channel]
-        if lane.spanning.unfinished:
-            self._copy(lane, wait=True)
+        queue = self._queues[channel]
+        if queue.spanning.unfinished:
+            self._copy(queue, wait=True)
         body = self._serializer.pieces(batch)
-        position = 0 if lane.buffer is None else lane.buffer.position
+        position = 0 if queue.buffer is None else queue.buffer.position
         pieces = encode_aligned(body, self._serializer.alignment, position, self._limits)
         size_bytes = sum(map(len, pieces))
         if position + size_bytes > self._target_bytes >= size_bytes:
-            self._end_buffer(lane)
+            self._end_buffer(queue)
             pieces = encode_aligned(body, self._serializer.alignment, 0, self._limits)
         self.records_out.value += self._serializer.records_in(batch)
-        self._put(lane, pieces, wait=True)
+        self._put(queue, pieces, wait=True)

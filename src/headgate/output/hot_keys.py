@@ -1,11 +1,11 @@
-"""Which keys many records have: a sketch of heavy hitters, fed with a sample of what a keyed writer writes.
+"""HotKeys: the keys with many records, by a sketch of heavy hitters over a sample of a keyed writer's records.
 
-A selector calls `passes` for every batch and `take` for few, on its task's thread; `shares` is for any thread. What is
-looked at are short runs of records, about 160 a second, that go on from batch to batch: so whether a record is in one
-does not depend on the size of its batch. What is told is of the last 15 to 30 seconds.
+A selector calls `count` for every batch and `sample` for few of them, on its task's thread; any thread calls `shares`.
+The sample consists of short runs of records, about 160 per second, which continue from batch to batch: so the size of
+a batch does not affect the probability of its records. The shares are those of the last 15 to 30 seconds.
 
-Invariants: memory is bounded by two sketches and a sample; a sketch that others may see is not changed, a new one takes
-its place; whatever a key does when it is hashed, compared or shown, writing goes on.
+Invariants: memory is bounded by two sketches and a sample. A sketch that another thread may read is never changed, but
+replaced. An error of a key's hash, comparison or repr does not stop the writer.
 """
 
 from __future__ import annotations
@@ -20,39 +20,35 @@ if TYPE_CHECKING:
 
 __all__ = ["HotKeys", "KeyShare", "Sketch"]
 
-_TRACKED: Final = 100  # keys of a sketch: a share is too small by one in a hundred at most
-_RUN: Final = 8  # records: neighbours are often alike, so that many at once say little more than few
+_TRACKED: Final = 100  # keys of a sketch: a share is too small by at most a hundredth
+_RUN: Final = 8  # records; longer runs add little, because neighbours often have equal keys
 _EVERY_NS: Final = 6_250_000  # from one run to the next
-_SAMPLE: Final = 64  # records that are counted together, which costs less
-_SAMPLE_NS: Final = 50_000_000  # and how long they take
+_SAMPLE: Final = 64  # records that are added to the sketch together, which is cheaper
+_SAMPLE_NS: Final = 50_000_000  # the usual time of a sample
 _STALE_NS: Final = 4 * _SAMPLE_NS
 _SECOND_NS: Final = 1_000_000_000
-_SPAN_NS: Final = 15 * _SECOND_NS  # that one sketch is about
-_FEW: Final = 50  # records: their keys prove nothing
+_SPAN_NS: Final = 15 * _SECOND_NS  # of one sketch
+_MIN_RECORDS: Final = 50  # fewer records are no evidence
 _HOT_PERMILLE: Final = 50
-_LONGEST: Final = 80  # characters of a key that are shown
-_NAN: Final = float("nan")  # one for all: others are equal to nothing, not even to each other
+_MAX_SHOWN: Final = 80  # characters of a key
+_NAN: Final = float("nan")  # one object for all NaN keys, because two NaN are not equal
 
 
 @dataclass(frozen=True, slots=True)
 class KeyShare:
-    """A key that many records have, and how many in a thousand: an estimate that is rather too low.
+    """A key with many records, and its share of them: an estimate that is never too high."""
 
-    >>> KeyShare("'london'", 610).share_permille
-    610
-    """
-
-    key: str  # as Python writes it, cut to 80 characters
+    key: str  # its repr, cut to 80 characters
     share_permille: int
 
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """The keys of a stream that may be frequent, and how often each was seen.
+    """The keys of a stream that may be frequent, with their counts.
 
-    This is Space-Saving in the form in which many keys come together: where more keys are known than can be kept, what
-    the first of the others has is taken from all. A count is never above the truth, and below it by less than
-    `total / 100`; so a key that is not known has a share of less than a hundredth.
+    The algorithm is Space-Saving for batches: with more than 100 keys, the count of the 101st is subtracted from all.
+    A count is never above the true one, and below it by less than `total / 100`; so a key that is not in the sketch has
+    a share of less than a hundredth.
 
     >>> sketch = Sketch().plus(["a", "b", "a"]).plus(["a"])
     >>> sketch.counts, sketch.total
@@ -63,7 +59,7 @@ class Sketch:
     total: int = 0
 
     def plus(self, keys: Sequence[Hashable]) -> Sketch:
-        """With these counted, too."""
+        """Return a sketch with these keys counted, too."""
         counts = dict(self.counts)
         for key, count in Counter(keys).items():
             counts[key] = counts.get(key, 0) + count
@@ -73,20 +69,20 @@ class Sketch:
         return Sketch(counts, self.total + len(keys))
 
 
-class _Shown(str):
-    """A key that cannot be counted itself, as text."""
+class _KeyText(str):
+    """The text of a key that cannot be hashed."""
 
     __slots__ = ()
     __repr__ = str.__str__
 
 
 class HotKeys:
-    """Looks for the hot keys of one writer.
+    """Finds the hot keys of one writer.
 
     >>> hot = HotKeys(now_ns=lambda: 0, below=lambda n: 0)
     >>> keys = ["london", "paris", "london", "london"] * 100
-    >>> if hot.passes(len(keys)):
-    ...     hot.take(len(keys), keys.__getitem__)
+    >>> if hot.count(len(keys)):
+    ...     hot.sample(len(keys), keys.__getitem__)
     >>> hot.shares()
     [KeyShare(key="'london'", share_permille=750), KeyShare(key="'paris'", share_permille=250)]
     """
@@ -110,28 +106,28 @@ class HotKeys:
         self._now_ns = now_ns
         self._below = below
         self._seen = 0  # records so far
-        self._next = 0  # the record at which a run begins, or goes on
+        self._next = 0  # the record at which a run starts or continues
         self._sample: list[Hashable] = []  # of the last runs
-        self._sketches = (Sketch(), Sketch())  # of the span of time at hand, and of the one before; replaced as one
+        self._sketches = (Sketch(), Sketch())  # of the current span of time, and of the one before; replaced together
         self._taken_ns = self._span_ns = self._rated_ns = now_ns()
-        self._rated_at = 0  # record at which it was last looked how fast they come
+        self._rated_at = 0  # the record at which the rate was measured last
         self._runs = 0  # since then
         self._mean = 0  # records between runs
 
-    def passes(self, records: int) -> bool:
-        """So many records pass; whether to `take` of them. This is all that most batches cost."""
+    def count(self, records: int) -> bool:
+        """Count records. Return True if `sample` must be called for them. Most batches cost only this call."""
         self._seen += records
         return self._seen > self._next
 
-    def take(self, records: int, keys: Callable[[slice], Sequence[Hashable]]) -> None:
-        """Look at some of the records that have passed last; `keys` answers the keys of a slice of them."""
+    def sample(self, records: int, keys: Callable[[slice], Sequence[Hashable]]) -> None:
+        """Sample the records counted last; `keys` returns the keys of a slice of them."""
         try:
-            self._take(records, keys)
-        except Exception:  # noqa: BLE001 - a key that cannot be looked at is not for that refused
+            self._sample_runs(records, keys)
+        except Exception:  # noqa: BLE001 - an error of a user's key must not stop the writer
             self._sample = []
             self._next = self._seen + self._below(2 * self._mean + _SAMPLE)
 
-    def _take(self, records: int, keys: Callable[[slice], Sequence[Hashable]]) -> None:
+    def _sample_runs(self, records: int, keys: Callable[[slice], Sequence[Hashable]]) -> None:
         first = self._seen - records
         at = max(0, self._next - first)
         while at < records:
@@ -142,12 +138,12 @@ class HotKeys:
                 now_ns = self._now_ns()
                 at += self._pause(first + at, now_ns)
                 if len(self._sample) >= _SAMPLE:
-                    self._count(now_ns)
+                    self._add_sample(now_ns)
         self._next = first + at
         if self._sample and (now_ns := self._now_ns()) - self._taken_ns >= _SAMPLE_NS:
-            self._count(now_ns)  # records are rare: let what there is be seen
+            self._add_sample(now_ns)  # records are rare: do not wait for a full sample
 
-    def _count(self, now_ns: int) -> None:
+    def _add_sample(self, now_ns: int) -> None:
         sample, self._sample = self._sample, []
         sample = [_NAN if type(key) is float and key != key else key for key in sample]  # noqa: PLR0124 - NaN
         current, before = self._sketches
@@ -157,13 +153,13 @@ class HotKeys:
             self._span_ns = now_ns
         try:
             current = current.plus(sample)
-        except Exception:  # noqa: BLE001 - Arrow's structs are dicts, and a class of the user's does what it likes
-            current = current.plus([_Shown(_shown(key)) for key in sample])
+        except Exception:  # noqa: BLE001 - Arrow's structs are dicts, and a user's class may raise anything
+            current = current.plus([_KeyText(_key_text(key)) for key in sample])
         self._sketches = (current, before)
         self._taken_ns = now_ns
 
     def _pause(self, at: int, now_ns: int) -> int:
-        """How many records to pass over; not always as many, for what comes in turns must not be seen in step."""
+        """Return the number of records to skip; a random number, so that periodic data does not bias the sample."""
         self._runs += 1
         elapsed_ns = now_ns - self._rated_ns
         if elapsed_ns >= _SECOND_NS or self._runs * _EVERY_NS >= 2 * _SECOND_NS:
@@ -172,36 +168,36 @@ class HotKeys:
         return self._below(2 * self._mean + 1)
 
     def shares(self) -> list[KeyShare]:
-        """The keys that at least 5 % of the records have, the hottest first; from any thread."""
+        """Return the keys of at least 5 % of the records, the hottest first. Called from any thread."""
         if self._now_ns() - self._taken_ns >= _STALE_NS:
-            self._next = 0  # records have become rare: take the next. That this is lost once in a while does not matter
+            self._next = 0  # records have become rare: sample the next. A lost update by a race is harmless
         current, before = self._sketches
         total = current.total + before.total
-        if total < _FEW:
+        if total < _MIN_RECORDS:
             return []
         try:
             counts = dict(before.counts)
             for key, count in current.counts.items():
                 counts[key] = counts.get(key, 0) + count
-        except Exception:  # noqa: BLE001 - as above
+        except Exception:  # noqa: BLE001 - a user's key may raise anything
             counts = dict(current.counts)
         hot = [(1000 * count // total, key) for key, count in counts.items()]
         hot = sorted([one for one in hot if one[0] >= _HOT_PERMILLE], key=itemgetter(0), reverse=True)
-        return [KeyShare(_shown(key), permille) for permille, key in hot]
+        return [KeyShare(_key_text(key), permille) for permille, key in hot]
 
 
-def _shown(key: object) -> str:
-    """A key as text that is short and can be sent and printed."""
+def _key_text(key: object) -> str:
+    """Return a key as short, printable text."""
     try:
         if type(key) is str or type(key) is bytes:
-            return _cut(repr(key[: _LONGEST + 1]))  # a very long one is not written out for this
+            return _cut(repr(key[: _MAX_SHOWN + 1]))  # sliced first: the key may be very long
         return _cut(repr(key))
-    except BaseException:  # noqa: BLE001 - it is only for show
+    except BaseException:  # noqa: BLE001 - a user's repr may raise anything
         return _cut(f"<{type(key).__name__}>")
 
 
 def _cut(text: str) -> str:
-    text = text[: _LONGEST + 1]
+    text = text[: _MAX_SHOWN + 1]
     if not text.isprintable():
         text = text.encode("unicode_escape").decode("ascii")
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}\u2026"
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}\u2026"

@@ -1,10 +1,10 @@
-"""A result partition: what one task gives out, one subpartition per reader, with a pool behind.
+"""ResultPartition: the output of one task, with one subpartition per reader and a buffer pool.
 
-The task's thread asks it for buffers and sleeps here when there is none: one of the two places where a task
-blocks. Readers reach its subpartitions through the registry.
+The task's thread requests buffers from it and blocks here when there is none: that is back pressure. Readers find its
+subpartitions through the registry.
 
-Invariant: a buffer is in the queue of its subpartition from the moment the writer gets it, so whatever was
-written can be read in order; the writer finishes one buffer of a channel before it asks for the next.
+Invariant: a buffer is in the queue of its subpartition as soon as the writer has it, so all written bytes can be read
+in order. The writer finishes a buffer of a channel before it requests the next.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["PartitionStatistics", "PartitionType", "ResultPartition"]
 
 
 class PartitionType(Enum):
-    """How a partition's data reaches its readers.
+    """The kind of a partition.
 
     >>> PartitionType.PIPELINED_BOUNDED.back_pressure, PartitionType.BLOCKING.pipelined
     (True, False)
@@ -48,23 +48,14 @@ class PartitionType(Enum):
         self.pipelined = pipelined
         """Read while it is written."""
         self.bounded = bounded
-        """Holds a few buffers per reader, not all there are."""
+        """Uses a few buffers per reader, not all that are free."""
         self.back_pressure = back_pressure
         """A slow reader slows the writer."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatistics:
-    """A partition at one moment.
-
-    >>> from headgate.ids import AttemptId, JobId, PartitionId
-    >>> from headgate.worker import Environment
-    >>> with Environment(memory_bytes=2**20) as worker:
-    ...     partition = worker.partition(PartitionId(JobId("etl"), AttemptId(1), 0, 0, 0), subpartitions=2)
-    ...     found = partition.statistics()
-    ...     str(found.id), found.buffers_out, found.pool.size
-    ('etl#1/v0.0[0]', 0, 12)
-    """
+    """The figures of a partition at one time."""
 
     id: PartitionId
     type: PartitionType
@@ -75,7 +66,7 @@ class PartitionStatistics:
 
 
 class ResultPartition:
-    """What one task gives out. Pipelined types only; its writer is one task thread.
+    """The output of one task, in memory (pipelined types). One task thread writes to it.
 
     >>> from headgate.ids import AttemptId, JobId, PartitionId
     >>> from headgate.worker import Environment
@@ -96,7 +87,7 @@ class ResultPartition:
         request_timeout_s: float | None = None,
         timer: TaskTimer | None = None,
     ) -> None:
-        assert kind.pipelined, "this partition keeps its data in memory"
+        assert kind.pipelined, "a blocking partition is a BlockingPartition"
         assert subpartitions >= 1, "a partition has at least one reader"
         self.id = partition_id
         self.type = kind
@@ -106,24 +97,24 @@ class ResultPartition:
         self.bytes_out = 0
         self._request_timeout_s = request_timeout_s
         self._timer = timer
-        self._refusal: HeadgateError | None = None  # why nothing more can be written
+        self._refusal: HeadgateError | None = None  # the reason why writes raise
         self.on_consumable: Callable[[], object] | None = None
-        """Called once, on the writer's thread, when there is going to be something to read."""
+        """Called once, on the writer's thread, before the first buffer."""
         self.subpartitions = tuple(
             PipelinedSubpartition(SubpartitionIndex(index), self.lock, f"partition {partition_id}")
             for index in range(subpartitions)
         )
 
-    # The writer's side.
+    # Called by the writer.
 
     def next_buffer(self, channel: int, full: Buffer | None, *, mid_record: bool, wait: bool = True) -> Buffer | None:
-        """Finish a buffer and put a new one behind it; with `wait`, asleep until there is one.
+        """Finish a buffer and return the next one; with `wait`, block until there is one, otherwise return None.
 
-        `UNCHANNELLED` means all channels: one buffer with a reader in every subpartition. A record that was
-        begun (`mid_record`) may be finished with overdraft buffers. None: there is none and `wait` is off.
+        `UNCHANNELLED` means all channels: one buffer with a reader in every subpartition. The rest of a record
+        (`mid_record`) may use overdraft buffers.
         """
         if self.on_consumable is not None:
-            self._tell_consumable()
+            self._call_on_consumable()
         wake = None
         self.lock.acquire()  # see the note on locks in `sync`
         try:
@@ -132,7 +123,7 @@ class ResultPartition:
                 self.buffers_out += 1
                 self.bytes_out += full.position
             if self._refusal is not None:
-                raise self._refusal_again()
+                raise self._new_refusal()
             buffer = self.pool.try_buffer_locked(channel, mid_record)
             if buffer is not None and channel >= 0:
                 added = self.subpartitions[channel].add_locked(buffer.reader)
@@ -151,11 +142,11 @@ class ResultPartition:
         except Cancelled:
             if self._refusal is None:
                 raise
-            raise self._refusal_again() from None  # it says why there is no pool any more
-        return self._begin(segment, channel)
+            raise self._new_refusal() from None  # it contains the reason for the destroyed pool
+        return self._add_segment(segment, channel)
 
-    def _begin(self, segment: Segment, channel: int) -> Buffer:
-        """Go on with a segment that was waited for, unless the partition was released meanwhile."""
+    def _add_segment(self, segment: Segment, channel: int) -> Buffer:
+        """Return a buffer of a requested segment; raise if the partition was released meanwhile."""
         with self.lock:
             if self._refusal is None:
                 buffer = Buffer.over(segment, self.pool, channel)
@@ -166,11 +157,11 @@ class ResultPartition:
         if wake is not None:
             wake()
         if buffer is None:
-            raise self._refusal_again()
+            raise self._new_refusal()
         return buffer
 
     def end_buffer(self, channel: int, buffer: Buffer) -> None:
-        """Finish a buffer without asking for the next."""
+        """Finish a buffer without requesting the next."""
         with self.lock:
             wake = together(buffer.finish_locked(), self._announce_locked(channel))
             self.buffers_out += 1
@@ -179,30 +170,30 @@ class ResultPartition:
             wake()
 
     def flush(self, channel: int = UNCHANNELLED) -> None:
-        """Let readers have what is in the unfinished buffer of a channel, or of all."""
+        """Make the unfinished buffer of a channel, or of all channels, available to readers."""
         with self.lock:
             wake = together(*[subpartition.flush_locked() for subpartition in self._of(channel)])
         if wake is not None:
             wake()
 
     def add_event(self, event: Event) -> None:
-        """An event behind everything written so far, in every channel. All buffers must be finished."""
+        """Add an event to every channel, after all bytes written so far. All buffers must be finished."""
         data = encode_event(event)
-        self._tell_consumable()
+        self._call_on_consumable()
         with self.lock:
             if self._refusal is not None:
-                raise self._refusal_again()
+                raise self._new_refusal()
             wake = self._add_event_locked(data)
         if wake is not None:
             wake()
 
     def finish(self) -> None:
-        """The end, in every channel."""
+        """Add the end of the partition to every channel."""
         data = encode_event(EndOfPartition())
-        self._tell_consumable()
+        self._call_on_consumable()
         with self.lock:
             if self._refusal is not None:
-                raise self._refusal_again()
+                raise self._new_refusal()
             wake = self._add_event_locked(data)
             self._refusal = LocalProtocolError(f"partition {self.id} is written to after its end")
             for subpartition in self.subpartitions:
@@ -210,17 +201,17 @@ class ResultPartition:
         if wake is not None:
             wake()
 
-    # Everybody's side.
+    # Called from any thread.
 
     def release(self, cause: BaseException | None = None) -> None:
-        """Drop everything and refuse everything, for this cause or because it is over. May be repeated."""
+        """Drop all buffers; later calls raise, with this cause. May be called more than once."""
         with self.lock:
             wake = self.release_locked(cause)
         if wake is not None:
             wake()
 
     def release_locked(self, cause: BaseException | None = None, *, keep: bool = False) -> Wake:  # noqa: ARG002 - no file
-        """As `release`, for callers who hold the lock already."""
+        """Like `release`, for callers that hold the lock."""
         if self.pool.destroyed:
             return None
         self._refusal = Cancelled(f"partition {self.id} was released" + (f": {cause}" if cause is not None else ""))
@@ -228,9 +219,13 @@ class ResultPartition:
         return together(*wakes, self.pool.destroy_locked())
 
     def attach_locked(
-        self, index: SubpartitionIndex, listener: SubpartitionListener
+        self,
+        index: SubpartitionIndex,
+        listener: SubpartitionListener,
+        *,
+        packed: bool = False,  # noqa: ARG002 - nothing is compressed in memory
     ) -> tuple[PipelinedSubpartition, Wake]:
-        """The one reader of a subpartition introduces itself."""
+        """Attach the only reader of a subpartition."""
         subpartition = self.subpartitions[index]
         return subpartition, subpartition.attach_locked(listener)
 
@@ -238,9 +233,9 @@ class ResultPartition:
         self,
         index: SubpartitionIndex,
         cause: BaseException | None = None,
-        listener: SubpartitionListener | None = None,  # noqa: ARG002 - there is but one
+        listener: SubpartitionListener | None = None,  # noqa: ARG002 - a subpartition has one reader
     ) -> Wake:
-        """A reader wants no more of its subpartition, or is lost (`cause`); without readers the writer is stopped."""
+        """Release a subpartition whose reader has ended or is lost (`cause`); without readers, stop the writer."""
         wake = self.subpartitions[index].release_locked(cause)
         if all(subpartition.state is SubpartitionState.RELEASED for subpartition in self.subpartitions):
             why = "it has no reader left" + (f": {cause}" if cause is not None else "")
@@ -248,7 +243,7 @@ class ResultPartition:
         return wake
 
     def statistics(self) -> PartitionStatistics:
-        """The partition at this moment."""
+        """Return the figures of the partition."""
         with self.lock:
             subpartitions = tuple(subpartition.statistics_locked() for subpartition in self.subpartitions)
         return PartitionStatistics(
@@ -260,27 +255,27 @@ class ResultPartition:
             pool=self.pool.statistics(),
         )
 
-    def _tell_consumable(self) -> None:
-        tell, self.on_consumable = self.on_consumable, None
-        if tell is not None:
-            tell()
+    def _call_on_consumable(self) -> None:
+        callback, self.on_consumable = self.on_consumable, None
+        if callback is not None:
+            callback()
 
     def _of(self, channel: int) -> tuple[PipelinedSubpartition, ...]:
         return self.subpartitions if channel == UNCHANNELLED else (self.subpartitions[channel],)
 
     def _broadcast_locked(self, buffer: Buffer) -> Wake:
-        """A buffer into every queue, with a reader for each."""
+        """Add a buffer to every queue, with a reader for each."""
         others = [one.add_locked(BufferReader(buffer)) for one in self.subpartitions[1:]]
         return together(self.subpartitions[0].add_locked(buffer.reader), *others)
 
     def _announce_locked(self, channel: int) -> Wake:
-        return together(*[subpartition.announce_locked() for subpartition in self._of(channel)])
+        return together(*[subpartition.notify_locked() for subpartition in self._of(channel)])
 
     def _add_event_locked(self, data: bytes) -> Wake:
         event = Buffer.event(data)
         return together(*[subpartition.add_locked(BufferReader(event)) for subpartition in self.subpartitions])
 
-    def _refusal_again(self) -> HeadgateError:
-        """A new exception each time: one that is raised twice collects tracebacks."""
-        assert self._refusal is not None, "there is a reason to refuse"
+    def _new_refusal(self) -> HeadgateError:
+        """Return a new exception for each raise: an exception that is raised again accumulates tracebacks."""
+        assert self._refusal is not None, "called without a refusal"
         return type(self._refusal)(str(self._refusal))

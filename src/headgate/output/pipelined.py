@@ -1,11 +1,11 @@
 """A subpartition in memory: the queue of buffers between a writer and one reader.
 
-The writer's thread adds and flushes, the reader (a local channel's task thread, or the network thread) polls,
-both under the exchange lock. The reader is woken only when it may have gone to sleep: for the first finished
-buffer, on a flush with data, and at the end; not for each buffer.
+The writer's thread adds and flushes, the reader (a gate's task thread, or the network thread) polls, both under the
+exchange lock. The reader is notified only when it may have stopped polling: of the first finished buffer, of a flush
+with data, of the end, and when the backlog has grown to a number that it has set; not of each buffer.
 
-Invariants: only the last buffer may be unfinished; the backlog is the number of data buffers in the queue;
-`announced` is true from the moment the reader was told until a poll leaves nothing to read.
+Invariants: only the last buffer may be unfinished; the backlog is the number of data buffers in the queue; `notified`
+is True from the notification of the reader until a poll leaves nothing to read.
 """
 
 from __future__ import annotations
@@ -28,38 +28,24 @@ __all__ = ["PipelinedSubpartition", "SubpartitionListener", "SubpartitionState",
 
 
 class SubpartitionListener(Protocol):
-    """The reader of a subpartition, as far as the subpartition knows it."""
+    """The reader of a subpartition."""
 
     def available_locked(self) -> Wake:
-        """There is something to poll, or the subpartition has failed."""
+        """Poll the subpartition soon: it has data, or has failed."""
         ...
 
 
 class SubpartitionState(Enum):
-    """Where a subpartition is in its life.
-
-    >>> from headgate.ids import SubpartitionIndex
-    >>> from headgate.sync import ThreadSync
-    >>> queue = PipelinedSubpartition(SubpartitionIndex(0), ThreadSync().lock, "partition etl#1/v0.0[0]")
-    >>> queue.finish_locked(); queue.state
-    <SubpartitionState.FINISHED: 'finished'>
-    """
+    """The states of a subpartition, in their order."""
 
     WRITING = "writing"
     FINISHED = "finished"  # the end is in the queue
-    RELEASED = "released"  # nothing is kept, nothing more is taken
+    RELEASED = "released"  # the queue is empty and stays empty
 
 
 @dataclass(frozen=True, slots=True)
 class SubpartitionStatistics:
-    """A subpartition at one moment.
-
-    >>> from headgate.ids import SubpartitionIndex
-    >>> from headgate.sync import ThreadSync
-    >>> queue = PipelinedSubpartition(SubpartitionIndex(0), ThreadSync().lock, "partition etl#1/v0.0[0]")
-    >>> queue.statistics_locked()
-    SubpartitionStatistics(state=<SubpartitionState.WRITING: 'writing'>, queued=0, backlog=0)
-    """
+    """A snapshot of a subpartition."""
 
     state: SubpartitionState
     queued: int
@@ -72,14 +58,16 @@ _DATA = Kind.DATA
 
 
 class PipelinedSubpartition:
-    """One reader's share of a partition.
+    """The part of a partition that one reader polls.
 
     >>> from headgate.buffer import Buffer, BufferReader
     >>> from headgate.ids import SubpartitionIndex
     >>> from headgate.sync import ThreadSync
-    >>> queue = PipelinedSubpartition(SubpartitionIndex(0), ThreadSync().lock, "partition etl#1/v0.0[0]")
-    >>> queue.add_locked(BufferReader(Buffer.event(b"end")))
-    >>> queue.poll_locked()[0].memory.tobytes()
+    >>> lock = ThreadSync().lock
+    >>> queue = PipelinedSubpartition(SubpartitionIndex(0), lock, "partition etl#1/v0.0[0]")
+    >>> with lock:
+    ...     queue.add_locked(BufferReader(Buffer.event(b"end")))
+    ...     queue.poll_locked()[0].memory.tobytes()
     b'end'
     """
 
@@ -88,11 +76,12 @@ class PipelinedSubpartition:
         "_flushed",
         "_listener",
         "_lock",
+        "_notify_at",
         "_queue",
         "_where",
-        "announced",
         "backlog",
         "index",
+        "notified",
         "state",
     )
 
@@ -104,26 +93,29 @@ class PipelinedSubpartition:
         self._where = f"{where}, subpartition {index}"
         self._queue: deque[BufferReader] = deque()
         self._flushed = False  # the last, unfinished buffer may be read
-        self.announced = False
+        self.notified = False
+        self._notify_at = 0  # the backlog at which the reader is notified again
         self._listener: SubpartitionListener | None = None
         self._cause: BaseException | None = None
 
-    # The writer's side.
+    # Called by the writer.
 
     def add_locked(self, reader: BufferReader) -> Wake:
-        """A buffer behind the others, which must all be finished; dropped if nobody will read it."""
+        """Add a buffer behind the others, which must all be finished; it is released if the subpartition is."""
         if self.state is not _WRITING:
             return self._refuse_locked(reader)
         queue = self._queue
         queue.append(reader)
         if reader.buffer.kind is not _DATA:
-            return self._press_locked()
+            return self._notify_locked()
         self.backlog += 1
-        if self.announced or self._listener is None:
+        if self._listener is None or (self.notified and self.backlog != self._notify_at):
             return None
-        if len(queue) == 1:  # mostly it is empty yet
-            return self._press_locked()
-        self.announced = True
+        if self.notified:
+            return self._listener.available_locked()
+        if len(queue) == 1:  # mostly it has no data yet
+            return self._notify_locked()
+        self.notified = True
         return self._listener.available_locked()
 
     def _refuse_locked(self, reader: BufferReader) -> Wake:
@@ -132,44 +124,44 @@ class PipelinedSubpartition:
         return reader.release_locked()
 
     def flush_locked(self) -> Wake:
-        """Let the reader have what is in the unfinished buffer too."""
+        """Let the reader poll the data of the unfinished buffer too."""
         assert self._lock.locked(), "the caller holds the exchange lock"
         if self._queue:
             self._flushed = True
-        return self._press_locked()
+        return self._notify_locked()
 
     def finish_locked(self) -> None:
-        """The end-of-partition event is in the queue."""
+        """Note that the end-of-partition event is in the queue."""
         if self.state is SubpartitionState.WRITING:
             self.state = SubpartitionState.FINISHED
 
-    def announce_locked(self) -> Wake:
-        """Tell the reader, if there is something to read that it does not know of."""
-        return None if self.announced else self._press_locked()
+    def notify_locked(self) -> Wake:
+        """Notify the reader if there is something to poll and it was not notified."""
+        return None if self.notified else self._notify_locked()
 
-    def _press_locked(self) -> Wake:
-        """As `announce_locked`, but the reader is told again of what it knows: it must not wait for more any longer.
+    def _notify_locked(self) -> Wake:
+        """Notify the reader, if there is something to poll, also a second time: it must not wait for more any longer.
 
-        And each time: the reader may have no credit for it, and whoever flushes can look whether some has come.
+        A stream without credit uses each of these calls to poll the network: credit may have arrived.
         """
         if self._listener is None or not self.available_locked():
             return None
-        self.announced = True
+        self.notified = True
         return self._listener.available_locked()
 
-    # The reader's side.
+    # Called by the reader.
 
     def attach_locked(self, listener: SubpartitionListener) -> Wake:
-        """The one reader introduces itself; it is told at once if there is data."""
+        """Set the one reader, and notify it if there is data."""
         if self._listener is not None:
             raise LocalProtocolError(f"{self._where} already has its reader")
         if self.state is SubpartitionState.RELEASED:
             raise self._gone()
         self._listener = listener
-        return self.announce_locked()
+        return self.notify_locked()
 
     def available_locked(self) -> bool:
-        """Whether a poll may give something: a finished buffer, or a flushed unfinished one."""
+        """Return True if a poll may return something: a finished buffer, or a flushed unfinished one."""
         queue = self._queue
         if len(queue) > 1:
             return True
@@ -181,32 +173,39 @@ class PipelinedSubpartition:
 
     @property
     def readable(self) -> int:
-        """Data buffers that a reader could have; without the lock, it was true a moment ago."""
-        return self.backlog if self.announced else 0
+        """The number of data buffers to poll; read without the lock, so it may be out of date by one change."""
+        return self.backlog if self.notified else 0
 
     @property
     def next_is_data(self) -> bool:
-        """Whether a poll may give data: not an event, an error or nothing, which need no buffer at the reader."""
+        """True if a poll may return data; False for an event, an error or nothing, which need no credit."""
         for reader in self._queue:
             marker = reader.buffer.marker
             if reader.buffer.kind is not _DATA:
                 return False
             if marker >= 0 or ~marker > reader.position:
-                return True  # else it was read up to its end before it was finished, and a poll passes over it
+                return True  # else it was read to its end before it was finished, and a poll skips it
         return False
 
     @property
-    def pressing(self) -> bool:
-        """Whether what is there should not wait for more: it was flushed, or ends in an event."""
+    def urgent(self) -> bool:
+        """True if the data must not wait for more: it was flushed, or ends with an event."""
         return self._flushed or not self._queue or self._queue[-1].buffer.kind is not _DATA
 
     @property
     def drained(self) -> bool:
-        """Whether the end has been polled."""
+        """True once the end was polled."""
         return self.state is SubpartitionState.FINISHED and not self._queue
 
+    def notify_at_backlog_locked(self, backlog: int) -> None:
+        """Call the reader's `available_locked` when the backlog grows to this number, although it is notified.
+
+        A stream without credit polls nothing, so no notification would follow the first one.
+        """
+        self._notify_at = backlog
+
     def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
-        """The next bytes, to be released by the caller (None if there are none), and whom to wake.
+        """Return the next bytes, which the caller releases, or None; and a wake-up to perform after the lock.
 
         Raises:
             ProducerFailed: the writer's task failed.
@@ -215,11 +214,11 @@ class PipelinedSubpartition:
         queue = self._queue
         queued = len(queue)
         if queued > 1 and (reader := queue[0]).position == 0 and (marker := (buffer := reader.buffer).marker) < -1:
-            # The usual case under load: a finished buffer, not empty, that nobody has looked at, and more behind it.
+            # Inlined, the common case under load: a finished unread buffer, not empty, and more behind it.
             queue.popleft()
             if buffer.kind is _DATA:
                 self.backlog -= 1
-            self.announced = queued > 2 or queue[0].buffer.marker < 0 or (self._flushed and self.available_locked())
+            self.notified = queued > 2 or queue[0].buffer.marker < 0 or (self._flushed and self.available_locked())
             memory, size = buffer.memory, ~marker
             return BufferSlice(buffer, memory if size == buffer.capacity else memory[:size], 0), None
         if self.state is _RELEASED:
@@ -236,12 +235,12 @@ class PipelinedSubpartition:
             if reader.buffer.kind is _DATA:
                 self.backlog -= 1
             if taken is None:
-                wake = together(wake, reader.release_locked())  # it was read up to its end before it was finished
-        self.announced = len(queue) > 1 or self.available_locked()
+                wake = together(wake, reader.release_locked())  # it was read to its end before it was finished
+        self.notified = len(queue) > 1 or self.available_locked()
         return taken, wake
 
     def release_locked(self, cause: BaseException | None = None) -> Wake:
-        """Drop everything; a reader that comes again learns the cause. May be repeated."""
+        """Release all buffers. A poll raises the cause from then on. Idempotent."""
         assert self._lock.locked(), "the caller holds the exchange lock"
         if self.state is SubpartitionState.RELEASED:
             return None
@@ -252,12 +251,12 @@ class PipelinedSubpartition:
         self._queue.clear()
         self.backlog = 0
         listener, self._listener = self._listener, None
-        if listener is not None and not read_to_the_end:  # also one that knows of data, but has no credit for it
+        if listener is not None and not read_to_the_end:  # also one that was notified: it may have no credit
             wakes.append(listener.available_locked())
         return together(*wakes)
 
     def statistics_locked(self) -> SubpartitionStatistics:
-        """The queue at this moment."""
+        """Return a snapshot of the queue."""
         return SubpartitionStatistics(self.state, len(self._queue), self.backlog)
 
     def _gone(self) -> HeadgateError:

@@ -1,7 +1,7 @@
-"""Every result partition of a worker, by id: where readers find what they read.
+"""PartitionRegistry: the result partitions of a worker by id.
 
-Tasks register their partitions when they are set up; channels ask for a subpartition; the worker releases all
-of a job's partitions with the job. Everything runs under the exchange lock.
+Tasks register their partitions during set-up, channels attach to subpartitions, and the worker releases all partitions
+of a job with the job. All methods acquire the exchange lock, or end in `_locked`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from headgate.errors import LocalProtocolError, PartitionNotFound
+from headgate.errors import LocalProtocolError, PartitionNotFound, UnknownReceiver
 from headgate.record.element import decode_event, event_name
 from headgate.sync import together
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headgate.ids import JobId, PartitionId, SubpartitionIndex
-    from headgate.output.blocking import AnyPartition
-    from headgate.output.blocking_reader import BlockingReader
+    from headgate.output.disk.blocking import AnyPartition
+    from headgate.output.disk.reader import BlockingReader
     from headgate.output.partition import PartitionStatistics
     from headgate.output.pipelined import PipelinedSubpartition, SubpartitionListener
     from headgate.record.element import Event
@@ -46,26 +46,34 @@ class PartitionRegistry:
         self._handlers: dict[PartitionId, dict[str, list[Callable[[Event], object]]]] = {}  # of task events, by name
 
     def register(self, partition: AnyPartition) -> None:
-        """Let readers find a partition."""
+        """Add a partition. Raises LocalProtocolError if its id is registered."""
         with self.lock:
             self._refuse_known_locked(partition.id)
             self._partitions[partition.id] = partition
 
     def refuse_known(self, partition_id: PartitionId) -> None:
-        """Raises if there is such a partition: before anything is made for another that would be in its way."""
+        """Raise LocalProtocolError if the id is registered; called before a partition's resources are allocated."""
         with self.lock:
             self._refuse_known_locked(partition_id)
 
     def attach_locked(
-        self, partition_id: PartitionId, index: SubpartitionIndex, listener: SubpartitionListener
+        self,
+        partition_id: PartitionId,
+        index: SubpartitionIndex,
+        listener: SubpartitionListener,
+        *,
+        packed: bool = False,
     ) -> tuple[PipelinedSubpartition | BlockingReader, Wake]:
-        """A reader asks for its subpartition: the one there is, or one of many if the partition is on disk."""
+        """Attach a reader to a subpartition. Return the subpartition, or a new reader if the partition is on disk.
+
+        With `packed` the reader receives compressed buffers of a file compressed.
+        """
         partition = self._partition_locked(partition_id)
         if not 0 <= index < len(partition.subpartitions):
             raise PartitionNotFound(
                 f"partition {partition_id} has {len(partition.subpartitions)} subpartitions, not a number {index}"
             )
-        return partition.attach_locked(index, listener)
+        return partition.attach_locked(index, listener, packed=packed)
 
     def release_subpartition_locked(
         self,
@@ -74,31 +82,40 @@ class PartitionRegistry:
         cause: BaseException | None = None,
         listener: SubpartitionListener | None = None,
     ) -> Wake:
-        """A reader (who attached as `listener`) wants no more, or is lost (`cause`); fine if the partition is gone."""
+        """Release a reader's subpartition, if the partition exists; `cause`: the reader is lost."""
         partition = self._partitions.get(partition_id)
         return None if partition is None else partition.release_subpartition_locked(index, cause, listener)
 
     def subscribe(self, partition_id: PartitionId, name: str, handler: Callable[[Event], object]) -> None:
-        """Call `handler` with each event of that name that a consumer sends back to a partition's producer.
+        """Call `handler` with each task event of that name that a consumer sends to a partition's producer.
 
-        It is called on the thread that brings the event, the network's or the consumer's, and must be quick. It is
-        forgotten with the partition.
+        The thread that delivers the event, the network's or the consumer's, calls it; it must be fast. The handler is
+        removed with the partition.
         """
         with self.lock:
             self._partition_locked(partition_id)
             self._handlers.setdefault(partition_id, {}).setdefault(name, []).append(handler)
 
     def publish_locked(self, partition_id: PartitionId, event: bytes) -> Wake:
-        """An event from a consumer: those who subscribed to its name are called after the lock."""
-        named = self._handlers.get(partition_id)
-        if not named:
-            return None  # nobody listens, or the partition is gone: the consumer need not know
+        """Return a call that passes a consumer's event to the handlers of its name, for after the lock is released.
+
+        Raises:
+            UnknownReceiver: The partition is removed, or its task has no handler of that name.
+            CorruptStream: The bytes are not an event.
+        """
+        if partition_id not in self._partitions:
+            raise UnknownReceiver(f"partition {partition_id} is not on this worker any more: its task has ended")
         decoded = decode_event(event, f"partition {partition_id}, task event")
-        handlers = list(named.get(event_name(decoded), ()))
-        return (lambda: _call_all(handlers, decoded)) if handlers else None
+        name = event_name(decoded)
+        handlers = list(self._handlers.get(partition_id, {}).get(name, ()))
+        if not handlers:
+            raise UnknownReceiver(
+                f"partition {partition_id}: no operator of its task subscribes to task event {name!r:.200}"
+            )
+        return lambda: _call_all(handlers, decoded)
 
     def release(self, partition_id: PartitionId, cause: BaseException | None = None, *, keep: bool = False) -> None:
-        """Release one partition and forget it; fine if it is gone already. With `keep`, a finished file stays."""
+        """Release and remove a partition, if it exists. With `keep`, a finished file stays."""
         with self.lock:
             partition = self._partitions.pop(partition_id, None)
             self._handlers.pop(partition_id, None)
@@ -111,7 +128,7 @@ class PartitionRegistry:
         self._release_where(lambda partition_id: partition_id.job == job, cause, keep=keep)
 
     def release_all(self, cause: BaseException | None = None, *, keep: bool = False) -> None:
-        """Release every partition there is; with `keep`, finished files stay."""
+        """Release every partition; with `keep`, finished files stay."""
         self._release_where(lambda _: True, cause, keep=keep)
 
     def _release_where(self, chosen: Callable[[PartitionId], bool], cause: BaseException | None, *, keep: bool) -> None:
@@ -124,7 +141,7 @@ class PartitionRegistry:
             wake()
 
     def statistics(self) -> tuple[PartitionStatistics, ...]:
-        """Every partition at this moment."""
+        """Return the figures of all partitions."""
         with self.lock:
             partitions = list(self._partitions.values())
         return tuple(partition.statistics() for partition in partitions)
@@ -144,5 +161,5 @@ def _call_all(handlers: list[Callable[[Event], object]], event: Event) -> None:
     for handler in handlers:
         try:
             handler(event)
-        except Exception:  # noqa: BLE001 - a user's handler must not stop the thread that brings events
+        except Exception:  # noqa: BLE001 - a user's handler must not stop the thread that delivers events
             _log.exception("a handler of the task event %s failed", event_name(event))

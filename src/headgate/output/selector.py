@@ -1,9 +1,9 @@
-"""Which channel a record goes to.
+"""Selectors: they choose the channel of a record.
 
-A writer owns one selector and calls it on its task's thread: `choose` for one record, `split` for a batch.
-Randomness is handed in as a function `below(n)` that answers 0 <= i < n.
+A writer owns one selector and calls it on its task's thread: `choose` for one record, `split` for a batch. Randomness
+is a parameter: a function `below(n)` that returns 0 <= i < n.
 
-Invariant: an answer is a valid channel; for the user's own functions this is checked.
+Invariant: the result is a valid channel; the results of user functions are checked.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-L = TypeVar("L")
+Q = TypeVar("Q")
 
-_KNOWN_KEYS = 16_384  # most keys a selector remembers the channel of
-_MANY = 128  # unknown keys of one batch, so that hashing them as a column pays
+_MAX_CACHED_KEYS = 16_384  # whose channel a selector caches
+_COLUMN_KEYS = 128  # from this number of uncached keys on, hashing them as a column is faster
 
 Below: TypeAlias = Callable[[int], int]
 """A source of randomness: `random.Random(seed).randrange` is one."""
@@ -51,35 +51,35 @@ class Selector(ABC, Generic[T]):
     """
 
     broadcast: bool = False
-    """Whether every record goes to every channel; the writer then has one lane for all."""
+    """True if every record is sent to every channel; the writer then has one queue for all."""
 
     channels: int = 0
 
     _hot: HotKeys | None = None
 
     def watch_keys(self, hot: HotKeys) -> None:
-        """Let hot keys be looked for in the batches from now on; a selector without keys does not."""
+        """Sample the keys of batches from now on; no effect for a selector without keys."""
 
     def hot_keys(self) -> list[KeyShare]:
-        """The keys that many records have, as far as they are looked for; from any thread."""
+        """Return the keys with many records; empty unless they are sampled. Called from any thread."""
         return [] if self._hot is None else self._hot.shares()
 
     def connect(self, channels: int) -> None:
-        """Called once by the writer: how many channels there are."""
+        """Set the number of channels. Called once by the writer."""
         assert channels >= 1, "a partition has at least one channel"
         self.channels = channels
 
     @abstractmethod
     def choose(self, value: T) -> int:
-        """The channel of one record."""
+        """Return the channel of one record."""
 
-    def picker(self, lanes: Sequence[L]) -> Callable[[T], L]:
-        """`choose` as a function straight to what the writer keeps per channel: one call less per record."""
+    def picker(self, queues: Sequence[Q]) -> Callable[[T], Q]:
+        """Return a function from a record to the writer's queue of its channel: one call less per record."""
         choose = self.choose
-        return lambda value: lanes[choose(value)]
+        return lambda value: queues[choose(value)]
 
     def split(self, values: list[T]) -> list[list[T]]:
-        """Several records by channel; each channel's in their order."""
+        """Return several records by channel; those of a channel in order."""
         parts: list[list[T]] = [[] for _ in range(self.channels)]
         choose = self.choose
         for value in values:
@@ -87,7 +87,7 @@ class Selector(ABC, Generic[T]):
         return parts
 
     def split_timed(self, values: list[T], times: list[int]) -> list[tuple[list[T], list[int]]]:
-        """As `split`, for records with event times."""
+        """Return several records with event times by channel."""
         parts: list[tuple[list[T], list[int]]] = [([], []) for _ in range(self.channels)]
         for channel, value, time in zip(self._chosen(values), values, times, strict=True):
             part = parts[channel]
@@ -96,45 +96,45 @@ class Selector(ABC, Generic[T]):
         return parts
 
     def _chosen(self, values: list[T]) -> list[int]:
-        """The channel of each."""
+        """Return the channel of each record."""
         return list(map(self.choose, values))
 
 
 class _Constant(Selector[T]):
-    def picker(self, lanes: Sequence[L]) -> Callable[[T], L]:
-        """Always the first."""
-        first = lanes[0]
+    def picker(self, queues: Sequence[Q]) -> Callable[[T], Q]:
+        """See `Selector.picker`."""
+        first = queues[0]
         return lambda _: first
 
     def choose(self, value: T) -> int:  # noqa: ARG002 - the same whatever the value
-        """Always channel 0."""
+        """Return channel 0."""
         return 0
 
     def split(self, values: list[T]) -> list[list[T]]:
-        """Everything in channel 0."""
+        """Return all records in channel 0."""
         return [values, *([] for _ in range(self.channels - 1))]
 
     def split_timed(self, values: list[T], times: list[int]) -> list[tuple[list[T], list[int]]]:
-        """Everything in channel 0."""
+        """Return all records in channel 0."""
         return [(values, times), *(([], []) for _ in range(self.channels - 1))]
 
 
 class Forward(_Constant[T]):
-    """To the one subtask at the other end.
+    """Sends records to the only subtask at the other end.
 
     >>> forward = Forward(); forward.connect(1); forward.choose("anything")
     0
     """
 
     def connect(self, channels: int) -> None:
-        """Forward has one channel."""
+        """See `Selector`; raise SelectorError unless there is one channel."""
         if channels != 1:
             raise SelectorError(f"forward connects one subtask to one, not to {channels}: use rebalance or rescale")
         super().connect(channels)
 
 
 class Global(_Constant[T]):
-    """Everything to the first subtask.
+    """Sends all records to the first subtask.
 
     >>> selector = Global(); selector.connect(8); selector.choose("anything")
     0
@@ -142,7 +142,7 @@ class Global(_Constant[T]):
 
 
 class Rescale(Selector[T]):
-    """Round robin over the channels there are: a writer has only those of its neighbours.
+    """Round robin over the channels of a writer, which lead to a group of subtasks.
 
     >>> rescale = Rescale(); rescale.connect(3)
     >>> [rescale.choose(None) for _ in range(4)], rescale.split([5, 6, 7, 8])
@@ -153,20 +153,20 @@ class Rescale(Selector[T]):
         self._next = 0
 
     def choose(self, value: T) -> int:  # noqa: ARG002 - the same whatever the value
-        """The next channel."""
+        """Return the next channel."""
         channel = self._next
         self._next = channel + 1 if channel + 1 < self.channels else 0
         return channel
 
     def split(self, values: list[T]) -> list[list[T]]:
-        """Every n-th record to the same channel."""
+        """Return every n-th record in the same channel."""
         start, channels = self._next, self.channels
         self._next = (start + len(values)) % channels
         return [values[(channel - start) % channels :: channels] for channel in range(channels)]
 
 
 class Rebalance(Rescale[T]):
-    """Round robin over all channels, beginning at a random one so that not all writers begin at the same.
+    """Round robin over all channels, from a random one on, so that not all writers start with the same.
 
     >>> rebalance = Rebalance(lambda n: n - 1); rebalance.connect(3)
     >>> [rebalance.choose(None) for _ in range(4)]
@@ -178,7 +178,7 @@ class Rebalance(Rescale[T]):
         self._below = below
 
     def connect(self, channels: int) -> None:
-        """Choose where to begin."""
+        """Choose the first channel."""
         super().connect(channels)
         self._next = self._below(channels)
 
@@ -196,12 +196,12 @@ class Shuffle(Selector[T]):
         self._below = below
 
     def choose(self, value: T) -> int:  # noqa: ARG002 - the same whatever the value
-        """Any channel."""
+        """Return a random channel."""
         return self._below(self.channels)
 
 
 class Hash(Selector[T]):
-    """By key group: equal keys meet in one subtask, in every process and after every restart.
+    """Selects by key group: equal keys have the same subtask, in every process and after every restart.
 
     >>> by_word = Hash(lambda pair: pair[0], max_parallelism=128); by_word.connect(4)
     >>> by_word.choose(("to", 1)) == by_word.choose(("to", 99))
@@ -212,81 +212,81 @@ class Hash(Selector[T]):
         self._key = key
         self._groups = max_parallelism
         self._channel_of: list[int] = []
-        self._known: dict[Hashable, int] = {}  # where the first keys of `split` went: a look-up is half of a hash
+        self._cached: dict[Hashable, int] = {}  # channels of the first keys: a lookup costs half of a stable hash
 
     def watch_keys(self, hot: HotKeys) -> None:
-        """See `Selector`; single records, that do not come in batches, are not looked at."""
+        """See `Selector`; only batches are sampled, not single records."""
         self._hot = hot
 
     def connect(self, channels: int) -> None:
-        """Lay out the key groups over the channels."""
+        """Assign the key groups to the channels."""
         super().connect(channels)
         self._channel_of = group_channels(self._groups, channels)
 
     def choose(self, value: T) -> int:
-        """The channel that owns the key's group."""
+        """Return the channel of the key's group."""
         return self._channel_of[stable_hash(self._key(value)) % self._groups]
 
-    def picker(self, lanes: Sequence[L]) -> Callable[[T], L]:
-        """See `Selector.picker`. Remembers where the first keys went: a look-up is half of a hash."""
+    def picker(self, queues: Sequence[Q]) -> Callable[[T], Q]:
+        """See `Selector.picker`. Caches the queues of the first keys: a lookup costs half of a stable hash."""
         key_of, groups = self._key, self._groups
-        lane_of = [lanes[channel] for channel in self._channel_of]
-        known: dict[Hashable, L] = {}
-        find = known.get
+        queue_of = [queues[channel] for channel in self._channel_of]
+        cached: dict[Hashable, Q] = {}
+        find = cached.get
 
-        def pick(value: T) -> L:
+        def pick(value: T) -> Q:
             key = key_of(value)
             try:
-                lane = find(key)
-            except TypeError:  # not hashable: let the stable hash say so
-                lane = None
-            if lane is None:
-                lane = lane_of[stable_hash(key) % groups]
-                if len(known) < _KNOWN_KEYS:
-                    known[key] = lane
-            return lane
+                queue = find(key)
+            except TypeError:  # not hashable: `stable_hash` raises an error that names the key
+                queue = None
+            if queue is None:
+                queue = queue_of[stable_hash(key) % groups]
+                if len(cached) < _MAX_CACHED_KEYS:
+                    cached[key] = queue
+            return queue
 
         return pick
 
     def split(self, values: list[T]) -> list[list[T]]:
-        """Several records by the channel that owns their key's group."""
+        """Return several records by the channel of their key's group."""
         parts: list[list[T]] = [[] for _ in range(self.channels)]
         for channel, value in zip(self._chosen(values), values, strict=True):
             parts[channel].append(value)
         return parts
 
     def _chosen(self, values: list[T]) -> list[int]:
-        channel_of, groups, known = self._channel_of, self._groups, self._known
+        channel_of, groups, cached = self._channel_of, self._groups, self._cached
         keys = list(map(self._key, values))
         if len(keys) != len(values):
             raise SelectorError("the key function raised StopIteration: `next` without a default, perhaps")
         hot = self._hot
-        if hot is not None and hot.passes(len(keys)):
-            hot.take(len(keys), keys.__getitem__)
+        if hot is not None and hot.count(len(keys)):
+            hot.sample(len(keys), keys.__getitem__)
         kinds = set(map(type, keys))
         if len(kinds) != 1:
             return [channel_of[stable_hash(key) % groups] for key in keys]
         kind = kinds.pop()
-        hash_of: Callable[[Hashable], int] = hasher_of(kind)  # spares the dispatch
-        if kind is not str and kind is not int:  # equal keys of these types are the same in every way
+        hash_of: Callable[[Hashable], int] = hasher_of(kind)  # saves the dispatch per key
+        if kind is not str and kind is not int:  # keys of other types may be equal and have different stable hashes
             return [channel_of[hash_of(key) % groups] for key in keys]
-        channels = list(map(known.get, keys))
+        channels = list(map(cached.get, keys))
         if None in channels:
-            if kind is int and len(known) >= _KNOWN_KEYS and channels.count(None) >= _MANY:
+            if kind is int and len(cached) >= _MAX_CACHED_KEYS and channels.count(None) >= _COLUMN_KEYS:
                 found = _int_groups(keys, groups)
                 if found is not None:
                     return [channel_of[group] for group in found]
             for index, key in enumerate(keys):
                 if channels[index] is None:
                     channels[index] = channel = channel_of[hash_of(key) % groups]
-                    if len(known) < _KNOWN_KEYS:
-                        known[key] = channel
-        return channels  # type: ignore[return-value]  # none is None any more
+                    if len(cached) < _MAX_CACHED_KEYS:
+                        cached[key] = channel
+        return channels  # type: ignore[return-value]  # no entry is None
 
 
 def _int_groups(keys: Sequence[Hashable], groups: int) -> list[int] | None:
-    """The key groups of many numbers at once; None if one of them does not fit into 64 bits."""
-    import pyarrow as pa  # noqa: PLC0415 - only who has very many keys pays for importing it
+    """Return the key groups of many integers; None if one of them does not fit into 64 bits."""
+    import pyarrow as pa  # noqa: PLC0415 - slow to import, and only needed for very many keys
 
     from headgate.record.key_columns import hash_array  # noqa: PLC0415
 
@@ -299,17 +299,13 @@ def _int_groups(keys: Sequence[Hashable], groups: int) -> list[int] | None:
 
 
 class Broadcast(_Constant[T]):
-    """Every record to every channel: serialized once, one buffer, many readers.
-
-    >>> Broadcast().broadcast
-    True
-    """
+    """Sends every record to every channel: serialized once, in one buffer with many readers."""
 
     broadcast = True
 
 
 class Custom(Selector[T]):
-    """By the user's function of the record and the number of channels.
+    """Selects by the user's function of the record and the number of channels.
 
     >>> wrong = Custom(lambda value, channels: channels, name="off_by_one"); wrong.connect(2)
     >>> wrong.choose("x")
@@ -322,7 +318,7 @@ class Custom(Selector[T]):
         self._name = name or getattr(function, "__qualname__", repr(function))
 
     def choose(self, value: T) -> int:
-        """What the function says, checked."""
+        """Return the function's result; raise SelectorError if it is not a channel."""
         channel: object = self._function(value, self.channels)
         if type(channel) is int and 0 <= channel < self.channels:
             return channel

@@ -1,12 +1,12 @@
-"""The end of a task's chain: choose a channel, collect, serialize, append, flush.
+"""RecordWriter: the end of a task's chain. It chooses a channel, collects, serializes, appends and flushes.
 
-Records wait in one list per channel until they fill about a buffer, so that serializing and everything after
-it happens per batch. `emit` takes no lock: it appends to a list. What turns a list into bytes holds the
-writer's mutex: the task's thread when a list is full or on `flush`, and the flusher's `tick`, which never
-waits for memory: what does not fit stays behind and goes first the next time.
+Records wait in one list per channel until they fill about a buffer, so that serializing and everything after it
+happens per batch. `emit` acquires no lock: it appends to a list. A thread that serializes a list holds the writer's
+mutex: the task's thread when a list is full or on `flush`, and the flusher's thread in `tick`. `tick` never waits for
+memory: bytes that do not fit stay in the queue, and are the first of the next call.
 
-Invariants: the bytes of a lane are written in the order of its list, under the mutex; `values[:n]` and `del values[:n]`
-are each one step that no `emit` can come between; the mutex is taken before the exchange lock, never inside it.
+Invariants: the bytes of a queue are written in the order of its list, under the mutex. `values[:n]` and
+`del values[:n]` are atomic, so no `emit` interferes. The mutex is acquired before the exchange lock, never inside it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from headgate.buffer import UNCHANNELLED
 from headgate.config import BufferTimeout, FlushMode
-from headgate.errors import LocalProtocolError, RecordTooLarge
+from headgate.errors import Cancelled, LocalProtocolError, RecordTooLarge
+from headgate.forks import ChildEnds
 from headgate.meters import Counter
 from headgate.record.element import (
     Batch,
@@ -34,45 +35,41 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from headgate.buffer import Buffer
-    from headgate.output.blocking import AnyPartition
+    from headgate.output.disk.blocking import AnyPartition
     from headgate.output.hot_keys import KeyShare
     from headgate.output.partition import PartitionStatistics
     from headgate.output.selector import Below, Selector
     from headgate.record.serializer import Encoded, Serializer
-    from headgate.sync import Sync
+    from headgate.sync import Lock, Sync
 
 __all__ = ["RecordWriter", "WriterStatistics"]
 
 T = TypeVar("T")
 
-_FIRST_BATCH = 16  # records, before anything is known about their size
+_FIRST_BATCH = 16  # records, while their size is unknown
 
 
 def _nothing() -> None:
-    """What `on_close` does until somebody says otherwise."""
+    """The default of `on_close`."""
 
 
-class _Lane(Generic[T]):
-    """One channel of the writer, or all of them at once when broadcasting."""
+class _ChannelQueue(Generic[T]):
+    """The records of one channel, or of all channels of a broadcast, that are not in finished buffers."""
 
     __slots__ = ("buffer", "channel", "spanning", "timed", "times", "values")
 
     def __init__(self, channel: int) -> None:
         self.channel = channel
         self.values: list[T] = []  # not serialized yet
-        self.times: list[int] = []  # their timestamps, appended after them, if `timed`
+        self.times: list[int] = []  # timestamps of the values, appended after them, if `timed`
         self.timed = False
-        self.spanning = SpanningWriter()  # serialized, but not all in buffers yet
-        self.buffer: Buffer | None = None  # being filled
+        self.spanning = SpanningWriter()  # serialized, but not completely copied to buffers
+        self.buffer: Buffer | None = None  # the unfinished one
 
 
 @dataclass(frozen=True, slots=True)
 class WriterStatistics:
-    """What a writer has done so far, from `RecordWriter.statistics`.
-
-    >>> WriterStatistics.__match_args__
-    ('records_out', 'partition')
-    """
+    """The figures of a writer."""
 
     records_out: int
     partition: PartitionStatistics
@@ -81,8 +78,8 @@ class WriterStatistics:
 class RecordWriter(Generic[T]):
     """Writes one task's records into its partition.
 
-    `emit`, `emit_at` and `emit_batch` are for records, `emit_element` for what travels between them,
-    `emit_event` for what travels beside them. One task thread calls these; `tick` is for the flusher.
+    `emit`, `emit_at` and `emit_batch` write records, `emit_element` watermarks, statuses and markers, `emit_event`
+    events. One task thread calls these; the flusher's thread calls `tick`.
 
     >>> from headgate import ids, output, record, worker
     >>> with worker.Environment(memory_bytes=2**20) as here:
@@ -113,51 +110,53 @@ class RecordWriter(Generic[T]):
         self._serializer = serializer
         self._limits = limits if limits is not None else RecordLimits()
         self._below = below
-        self._mutex = sync.mutex()
-        self._lanes: list[_Lane[T]] = (
-            [_Lane(UNCHANNELLED)] if selector.broadcast else [_Lane(channel) for channel in range(channels)]
+        self._mutex: Lock = sync.mutex()
+        self._queues: list[_ChannelQueue[T]] = (
+            [_ChannelQueue(UNCHANNELLED)]
+            if selector.broadcast
+            else [_ChannelQueue(channel) for channel in range(channels)]
         )
-        self._pick = selector.picker(self._lanes)
+        self._pick = selector.picker(self._queues)
         self.emit: Callable[[T], None] = self._make_emit()
-        """Write a record to the channel that the selector chooses."""
+        """Write a record to the channel that the selector returns."""
         self._always = timeout.mode is FlushMode.ALWAYS
         self._batch_size = 1 if self._always else batch_size
-        self._full = min(_FIRST_BATCH, self._batch_size)  # how many waiting records make a batch; 0: see `tick`
+        self._full = min(_FIRST_BATCH, self._batch_size)  # the number of records in a batch; 0: see `tick`
         self._target_bytes = partition.pool.segment_size
         self._error: BaseException | None = None
         self._closed = False
         self.on_close: Callable[[], object] = _nothing
-        """Called once by `close`: whoever has the flusher call `tick` stops it there."""
+        """Called once by `close`: removes the writer from the flusher."""
 
-    # Records: no lock until a batch is full.
+    # Records: no lock is acquired until a batch is full.
 
     def _make_emit(self) -> Callable[[T], None]:
-        """`emit` as a closure: what it needs lies in its cells, not behind attributes."""
+        """Return `emit` as a closure: reading its cells is faster than reading attributes."""
         pick, write, change_timing = self._pick, self._write, self._change_timing
 
         def emit(value: T) -> None:
-            lane = pick(value)
-            if lane.timed:
-                change_timing(lane)
-            values = lane.values
+            queue = pick(value)
+            if queue.timed:
+                change_timing(queue)
+            values = queue.values
             values.append(value)
             if len(values) >= self._full:
-                write(lane)
+                write(queue)
 
         return emit
 
     def emit_at(self, value: T, timestamp_ms: int) -> None:
         """Write a record with its event time."""
-        lane = self._pick(value)
-        if not lane.timed:
-            self._change_timing(lane)
-        lane.values.append(value)
-        lane.times.append(timestamp_ms)
-        if len(lane.values) >= self._full:
-            self._write(lane)
+        queue = self._pick(value)
+        if not queue.timed:
+            self._change_timing(queue)
+        queue.values.append(value)
+        queue.times.append(timestamp_ms)
+        if len(queue.values) >= self._full:
+            self._write(queue)
 
     def emit_batch(self, values: list[T], timestamps_ms: list[int] | None = None) -> None:
-        """Write several records, each to its own channel; timestamps, if any, are one for each."""
+        """Write several records, each to its channel; `timestamps_ms` has one for each record, or is None."""
         selector = self._selector
         parts: Iterable[tuple[list[T], list[int] | None]]
         if timestamps_ms is None:
@@ -166,24 +165,24 @@ class RecordWriter(Generic[T]):
             raise ValueError(f"{len(timestamps_ms)} timestamps for {len(values)} records")
         else:
             parts = [(values, timestamps_ms)] if selector.broadcast else selector.split_timed(values, timestamps_ms)
-        for lane, (part, times) in zip(self._lanes, parts, strict=True):
+        for queue, (part, times) in zip(self._queues, parts, strict=True):
             if not part:
                 continue
-            if lane.timed is (times is None):
-                self._change_timing(lane)
+            if queue.timed is (times is None):
+                self._change_timing(queue)
             if len(part) < self._full:
-                lane.values.extend(part)
+                queue.values.extend(part)
                 if times is not None:
-                    lane.times.extend(times)
-                if len(lane.values) >= self._full:
-                    self._write(lane)
+                    queue.times.extend(times)
+                if len(queue.values) >= self._full:
+                    self._write(queue)
             else:
-                self._write_at_once(lane, part, times)
+                self._write_at_once(queue, part, times)
 
-    # What travels between and beside the records.
+    # Elements and events in order with the records.
 
     def emit_element(self, element: Element[T]) -> None:
-        """Write any element: records as usual, latency markers to one random channel, all else to every channel."""
+        """Write an element: records to their channel, a latency marker to a random channel, others to every channel."""
         match element:
             case Record(value, None):
                 self.emit(value)
@@ -200,199 +199,221 @@ class RecordWriter(Generic[T]):
             if isinstance(element, LatencyMarker):
                 self._put_at_random(pieces)
             else:
-                for lane in self._lanes:
-                    self._drain(lane, wait=True)
-                    self._put(lane, pieces, wait=True)
+                for queue in self._queues:
+                    self._drain(queue, wait=True)
+                    self._put(queue, pieces, wait=True)
         if self._always:
             self.partition.flush()
 
     def emit_event(self, event: Event) -> None:
-        """Write an event to every channel, behind everything emitted so far."""
+        """Write an event to every channel, after everything emitted so far."""
         with self._mutex:
             self._raise_earlier_error()
             self._end_buffers()
             self.partition.add_event(event)
 
     def flush(self) -> None:
-        """Let the readers have everything emitted so far; called when the task is about to wait for input."""
+        """Make everything emitted so far available to the readers; called before the task waits for input."""
         with self._mutex:
             self._raise_earlier_error()
-            for lane in self._lanes:
-                self._drain(lane, wait=True)
+            for queue in self._queues:
+                self._drain(queue, wait=True)
             self.partition.flush()
 
     def tick(self) -> None:
-        """The flusher's turn, on its own thread: as `flush`, but without ever waiting.
+        """Like `flush`, but never waits for memory. Called on the flusher's thread.
 
-        An error is kept for the task's next write. While the task itself is writing, or waits for memory in the
-        middle of it, only what is in buffers is handed on.
+        An error is stored for the task's next write. While the task writes, or waits for memory in a write, only the
+        bytes in buffers are flushed.
         """
         if not self._mutex.acquire(blocking=False):
             self.partition.flush()
             return
         try:
             if not self._closed and self._error is None:
-                for lane in self._lanes:
-                    self._drain(lane, wait=False)
+                for queue in self._queues:
+                    self._drain(queue, wait=False)
                 self.partition.flush()
-        except Exception as error:  # noqa: BLE001 - it is the task's to handle
+        except Exception as error:  # noqa: BLE001 - raised on the task's thread
             self._error = error
-            self._full = 0  # so that the very next `emit` comes by and raises it
+            self._full = 0  # so that the next `emit` calls `_write`, which raises it
         finally:
             self._mutex.release()
 
     def finish(self) -> None:
-        """Write what is left, and the end."""
+        """Write the remaining records and the end of the partition."""
         with self._mutex:
             self._raise_earlier_error()
             self._end_buffers()
             self.partition.finish()
 
     def close(self) -> None:
-        """Give back what the writer holds, written or not. May be repeated."""
+        """Release the writer's records and buffers, written or not. May be called more than once."""
         with self._mutex:
             self._closed, on_close, self.on_close = True, self.on_close, _nothing
-            self._full = 0  # so that the very next `emit` comes by and is refused
-            for lane in self._lanes:
-                lane.values, lane.times, lane.spanning = [], [], SpanningWriter()
-                self._end_buffer(lane)
+            self._release()
         on_close()
 
+    def abandon(self, timeout_s: float) -> bool:
+        """Release the writer's records and buffers, like `close`, but from another thread than its task's.
+
+        Each later call of the task raises `Cancelled`, except `close`. Return False, with nothing changed, if the task
+        does not release the mutex within `timeout_s`: it may be in a user's serializer.
+        """
+        if not self._mutex.acquire(timeout=timeout_s):
+            return False
+        try:
+            self._error = Cancelled(f"partition {self.partition.id}: its worker is closed")
+            self._release()
+        finally:
+            self._mutex.release()
+        return True
+
+    def end_in_child(self) -> None:
+        """Make a thread of a forked child that writes end the process (`forks`)."""
+        self._mutex = ChildEnds()
+
     def statistics(self) -> WriterStatistics:
-        """What was written so far."""
+        """Return the figures of the writer."""
         return WriterStatistics(records_out=self.records_out.value, partition=self.partition.statistics())
 
     def hot_keys(self) -> list[KeyShare]:
-        """The keys that many records have, the hottest first; from any thread. Empty where there are no keys."""
+        """Return the keys with many records, the hottest first; empty without keys. Called from any thread."""
         return self._selector.hot_keys()
 
-    # Under the mutex.
+    # Called with the mutex held.
 
-    def _write(self, lane: _Lane[T]) -> None:
-        """A lane has a batch."""
+    def _release(self) -> None:
+        self._full = 0  # so that the next `emit` calls `_write`, which raises
+        for queue in self._queues:
+            queue.values, queue.times, queue.spanning = [], [], SpanningWriter()
+            self._end_buffer(queue)
+
+    def _write(self, queue: _ChannelQueue[T]) -> None:
+        """Write the records of a queue. Acquires the mutex."""
         with self._mutex:
             self._raise_earlier_error()
-            self._drain(lane, wait=True)
+            self._drain(queue, wait=True)
         if self._always:
-            self.partition.flush(lane.channel)
+            self.partition.flush(queue.channel)
 
-    def _write_at_once(self, lane: _Lane[T], values: list[T], times: list[int] | None) -> None:
-        """A batch that need not wait in the lane's list, behind what does."""
+    def _write_at_once(self, queue: _ChannelQueue[T], values: list[T], times: list[int] | None) -> None:
+        """Write the records of a queue, then a whole batch, without adding it to the list. Acquires the mutex."""
         with self._mutex:
             self._raise_earlier_error()
-            self._drain(lane, wait=True)
+            self._drain(queue, wait=True)
             start = 0
             while start < len(values):
-                # A few buffers' worth at a time: a long list of small values must not become one huge record.
+                # At most about four buffers at a time: a long list of small values must not become one huge record.
                 stop = start + min(self._batch_size, 4 * self._full)
-                self._put_batch(lane, values[start:stop], times and times[start:stop], wait=True)
-                self._drain(lane, wait=True)
+                self._put_batch(queue, values[start:stop], times and times[start:stop], wait=True)
+                self._drain(queue, wait=True)
                 start = stop
         if self._always:
-            self.partition.flush(lane.channel)
+            self.partition.flush(queue.channel)
 
-    def _drain(self, lane: _Lane[T], *, wait: bool) -> bool:
-        """Serialize and append all that waits in a lane. False: memory ran out first (and `wait` is off)."""
-        if lane.spanning.unfinished and not self._copy(lane, wait=wait):
+    def _drain(self, queue: _ChannelQueue[T], *, wait: bool) -> bool:
+        """Serialize and append all records of a queue. Return False if `wait` is off and there is no buffer."""
+        if queue.spanning.unfinished and not self._copy(queue, wait=wait):
             return False
         while True:
-            count = len(lane.times) if lane.timed else len(lane.values)
+            count = len(queue.times) if queue.timed else len(queue.values)
             if not count:
                 return True
-            values = lane.values[:count]
-            del lane.values[:count]
+            values = queue.values[:count]
+            del queue.values[:count]
             times = None
-            if lane.timed:
-                times = lane.times[:count]
-                del lane.times[:count]
-            if not self._put_batch(lane, values, times, wait=wait):
+            if queue.timed:
+                times = queue.times[:count]
+                del queue.times[:count]
+            if not self._put_batch(queue, values, times, wait=wait):
                 return False
 
-    def _put_batch(self, lane: _Lane[T], values: list[T], times: list[int] | None, *, wait: bool) -> bool:
+    def _put_batch(self, queue: _ChannelQueue[T], values: list[T], times: list[int] | None, *, wait: bool) -> bool:
         count = len(values)
         try:
             pieces = encode_batch(self._serializer, values, times, self._limits)
         except RecordTooLarge:
             if count == 1:
                 raise
-            half = count // 2  # each value may be within the limit: only one that is not, by itself, is too large
-            lane.values[:0] = values[half:]
+            half = count // 2  # only a single value above the limit is an error, not a batch
+            queue.values[:0] = values[half:]
             if times is not None:
-                lane.times[:0] = times[half:]
-            return self._put_batch(lane, values[:half], times and times[:half], wait=wait)
+                queue.times[:0] = times[half:]
+            return self._put_batch(queue, values[:half], times and times[:half], wait=wait)
         self.records_out.value += count
         self._adapt(count, sum(map(len, pieces)))
-        return self._put(lane, pieces, wait=wait)
+        return self._put(queue, pieces, wait=wait)
 
-    def _put(self, lane: _Lane[T], pieces: Encoded, *, wait: bool) -> bool:
-        lane.spanning.begin(pieces)
-        return self._copy(lane, wait=wait)
+    def _put(self, queue: _ChannelQueue[T], pieces: Encoded, *, wait: bool) -> bool:
+        queue.spanning.begin(pieces)
+        return self._copy(queue, wait=wait)
 
-    def _copy(self, lane: _Lane[T], *, wait: bool) -> bool:
-        """Go on copying a lane's record into buffers until it is done; False: as `_drain`."""
-        spanning, partition, channel = lane.spanning, self.partition, lane.channel
-        buffer, mid_record = lane.buffer, spanning.begun
+    def _copy(self, queue: _ChannelQueue[T], *, wait: bool) -> bool:
+        """Copy the rest of a queue's serialized bytes to buffers. Return False like `_drain`."""
+        spanning, partition, channel = queue.spanning, self.partition, queue.channel
+        buffer, mid_record = queue.buffer, spanning.begun
         while True:
             if buffer is None or not buffer.room:
-                lane.buffer = None
+                queue.buffer = None
                 buffer = partition.next_buffer(channel, buffer, mid_record=mid_record, wait=False)
                 if buffer is None:
                     if not wait:
                         return False
-                    self._before_wait(lane)
+                    self._before_wait(queue)
                     buffer = partition.next_buffer(channel, None, mid_record=mid_record)
-                    assert buffer is not None, "it was waited for"
-                lane.buffer = buffer
+                    assert buffer is not None, "no buffer after a wait"
+                queue.buffer = buffer
             match spanning.copy_to(buffer):
                 case Written.RECORD_DONE:
                     return True
                 case Written.RECORD_DONE_BUFFER_FULL:
-                    self._end_buffer(lane)
+                    self._end_buffer(queue)
                     return True
                 case Written.BUFFER_FULL:
                     mid_record = True
 
-    def _before_wait(self, waiting: _Lane[T]) -> None:
-        """The task is about to wait for memory with the mutex held: bring the other lanes to where `tick` can flush."""
+    def _before_wait(self, waiting: _ChannelQueue[T]) -> None:
+        """Drain the other queues before the task waits for memory: `tick` flushes only buffers while it waits."""
         if self.buffer_timeout.mode is FlushMode.NEVER:
             return
-        for lane in self._lanes:
-            if lane is not waiting:
-                self._drain(lane, wait=False)
+        for queue in self._queues:
+            if queue is not waiting:
+                self._drain(queue, wait=False)
 
     def _adapt(self, count: int, size_bytes: int) -> None:
-        """Let the next batch fill about one buffer; grow in steps, for the next records may be larger."""
+        """Set the size of the next batch to about one buffer; at most double it, as the next records may be larger."""
         fitting = count * self._target_bytes // max(size_bytes, 1)
         self._full = max(1, min(fitting, self._full * 2, self._batch_size))
 
     def _put_at_random(self, pieces: Encoded) -> None:
         channel = self._below(len(self.partition.subpartitions))
-        if self._lanes[0].channel != UNCHANNELLED:
-            lane = self._lanes[channel]
-            self._drain(lane, wait=True)
-            self._put(lane, pieces, wait=True)
+        if self._queues[0].channel != UNCHANNELLED:
+            queue = self._queues[channel]
+            self._drain(queue, wait=True)
+            self._put(queue, pieces, wait=True)
             return
-        self._end_buffers()  # of the shared buffer; then a buffer for one reader alone
-        alone: _Lane[T] = _Lane(channel)
-        self._put(alone, pieces, wait=True)
-        self._end_buffer(alone)
+        self._end_buffers()  # end the shared buffer: the marker's buffer has only one reader
+        single: _ChannelQueue[T] = _ChannelQueue(channel)
+        self._put(single, pieces, wait=True)
+        self._end_buffer(single)
 
     def _end_buffers(self) -> None:
-        for lane in self._lanes:
-            self._drain(lane, wait=True)
-            self._end_buffer(lane)
+        for queue in self._queues:
+            self._drain(queue, wait=True)
+            self._end_buffer(queue)
 
-    def _end_buffer(self, lane: _Lane[T]) -> None:
-        buffer, lane.buffer = lane.buffer, None
+    def _end_buffer(self, queue: _ChannelQueue[T]) -> None:
+        buffer, queue.buffer = queue.buffer, None
         if buffer is not None:
-            self.partition.end_buffer(lane.channel, buffer)
+            self.partition.end_buffer(queue.channel, buffer)
 
-    def _change_timing(self, lane: _Lane[T]) -> None:
-        """A batch has timestamps for all its records or for none."""
+    def _change_timing(self, queue: _ChannelQueue[T]) -> None:
+        """Write the queue's records, then change `timed`: a batch has timestamps for all its records or for none."""
         with self._mutex:
             self._raise_earlier_error()
-            self._drain(lane, wait=True)
-            lane.timed = not lane.timed
+            self._drain(queue, wait=True)
+            queue.timed = not queue.timed
 
     def _raise_earlier_error(self) -> None:
         if self._closed:

@@ -1,7 +1,7 @@
-"""What moves: values, the elements they travel in, and their bytes.
+"""Records: values, the stream elements that carry them, their bytes, and the hash of their keys.
 
-`serializer` (and `fixed`, `arrow`, `pickled`, chosen by `registry`) turns values into bytes, `element` says what
-they are, `spanning` cuts them to fit buffers, `keys` (and `key_columns`) says which values belong together.
+`serializer` (with `fixed`, `arrow` and `pickled`, chosen by `registry`) encodes values, `element` encodes stream
+elements and events, `spanning` divides records over buffers, `keys` (with `key_columns`) assigns keys to subtasks.
 """
 
 from headgate.record.element import (

@@ -1,12 +1,12 @@
-"""Arrow record batches, read without a copy from the buffer they arrived in.
+"""Arrow record batches, decoded without a copy from the buffer that received them.
 
-Used by the element codec for streams of `pyarrow.RecordBatch`. One batch, little-endian:
+The element codec uses it for streams of `pyarrow.RecordBatch`. One batch, little-endian:
 
     u32 length of the schema | u32 flags | schema | zeros up to a multiple of 64 | IPC message
 
-so it needs nothing that was sent before. With flag 1 (dictionary-encoded columns) the schema is empty and the
-message a complete IPC stream. Invariants: any bytes give batches that are safe to touch, or
-`SerializationError`; memory beyond `len(data)` is never taken on a peer's word, so compression is refused.
+so that each can be decoded by itself. With flag 1 (dictionary-encoded columns) the schema is empty and the message is
+a complete IPC stream. Invariants: any bytes decode to batches that are safe to read, or raise `SerializationError`;
+decoding allocates no more than `len(data)`, so compressed messages, which claim their own size, are refused.
 """
 
 import struct
@@ -22,9 +22,9 @@ __all__ = ["ArrowSerializer"]
 
 _ALIGNMENT = 64
 _HEAD = struct.Struct("<II")
-_STREAM = 1  # flag: dictionaries, so the message is a whole IPC stream
+_STREAM = 1  # flag: the batch has dictionaries, so the message is a complete IPC stream
 _KNOWN_FLAGS = _STREAM
-_MAX_SCHEMAS = 64  # a stream has one; more is somebody playing with our memory
+_MAX_SCHEMAS = 64  # a stream has one schema; a hostile peer could send a new one with each batch
 _ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, EOFError, OverflowError, struct.error)
 
 
@@ -49,18 +49,18 @@ class ArrowSerializer(Serializer[pa.RecordBatch]):
 
     def __init__(self, *, validate_fully: bool = True) -> None:
         self._validate_fully = validate_fully
-        self._written: tuple[pa.Schema, bytes] | None = None  # the last schema and the bytes that precede it
+        self._written: tuple[pa.Schema, bytes] | None = None  # the last schema, and its encoded header
         self._read: dict[bytes, pa.Schema] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
         return _make, (self._validate_fully,)
 
     def records_in(self, value: pa.RecordBatch) -> int:
-        """Its rows."""
+        """Return the number of rows."""
         return int(value.num_rows)
 
     def pieces(self, value: pa.RecordBatch) -> Encoded:
-        """The bytes of one batch, as `encode` gives them, but not joined.
+        """Return the bytes of one batch, as `encode` returns them, but not joined.
 
         >>> import pyarrow as pa
         >>> head, message = ArrowSerializer().pieces(pa.record_batch({"n": [1]}))
@@ -81,11 +81,11 @@ class ArrowSerializer(Serializer[pa.RecordBatch]):
             raise self._refusal(value, _text(error)) from error
 
     def encode(self, value: pa.RecordBatch) -> bytes:
-        """The bytes of one batch."""
+        """Return the bytes of one batch."""
         return b"".join(self.pieces(value))
 
     def decode(self, data: memoryview) -> pa.RecordBatch:
-        """The batch of these bytes; its columns refer to them."""
+        """Return the batch in these bytes; its columns refer to them."""
         size = len(data)
         if size < _HEAD.size:
             raise SerializationError(f"arrow: {size} bytes are too few for a record batch")
@@ -95,7 +95,7 @@ class ArrowSerializer(Serializer[pa.RecordBatch]):
             raise SerializationError(f"arrow: bad header (schema of {schema_bytes} bytes, flags {flags:#x}, {size})")
         try:
             buffer = pa.py_buffer(data)
-            # Arrow asks for 8 at least; a copy is slow, but right wherever the reader could not align.
+            # Arrow requires 8. Copying is slow, and right for a record that the reader could not align.
             message = buffer.slice(start) if buffer.address % 8 == 0 else pa.py_buffer(bytes(data[start:]))
             if flags & _STREAM:
                 batch = _read_stream(message)
@@ -109,7 +109,7 @@ class ArrowSerializer(Serializer[pa.RecordBatch]):
         return batch
 
     def encode_batch(self, values: Sequence[pa.RecordBatch]) -> Encoded:
-        """Several batches: u32 count, u32 length of each, then each at a multiple of 64."""
+        """Return several batches: u32 count, u32 length of each, then each at a multiple of 64."""
         found = [self.pieces(value) for value in values]
         lengths = [sum(map(len, pieces)) for pieces in found]
         if max(lengths, default=0) > 0xFFFF_FFFF:
@@ -124,7 +124,7 @@ class ArrowSerializer(Serializer[pa.RecordBatch]):
         return tuple(pieces)
 
     def decode_batch(self, data: memoryview) -> list[pa.RecordBatch]:
-        """The batches that `encode_batch` wrote; their columns refer to `data`."""
+        """Return the batches that `encode_batch` wrote; their columns refer to `data`."""
         size = len(data)
         count = int.from_bytes(data[:4], "little")
         end = 4 + 4 * count
@@ -142,7 +142,7 @@ class ArrowSerializer(Serializer[pa.RecordBatch]):
         return batches
 
     def _head(self, schema: pa.Schema) -> bytes:
-        """What precedes the message; the last one is kept, for a stream hardly ever changes its schema."""
+        """Return the encoded header for a schema; cached, since the schema of a stream hardly ever changes."""
         last = self._written
         if last is not None and last[0].equals(schema, check_metadata=True):
             return last[1]
@@ -186,7 +186,7 @@ def _has_dictionary(kind: pa.DataType) -> bool:
 
 
 def _with_names(schema: pa.Schema) -> pa.Schema:
-    """The schema, if all its names are text: Arrow validates values, but not names."""
+    """Return the schema if all its names are valid UTF-8; Arrow validates values, but not names."""
     ahead = list(schema)
     while ahead:
         field = ahead.pop()
@@ -200,7 +200,7 @@ def _fields(kind: pa.DataType) -> list[pa.Field]:
 
 
 def _read_stream(buffer: pa.Buffer) -> pa.RecordBatch:
-    """The one batch of an IPC stream."""
+    """Return the only batch of an IPC stream."""
     for message in pa.MessageReader.open_stream(buffer):
         _uncompressed(message)
     with pa.ipc.open_stream(buffer) as reader:
@@ -212,10 +212,10 @@ def _read_stream(buffer: pa.Buffer) -> pa.RecordBatch:
 
 
 def _uncompressed(message: pa.Message) -> pa.Message:
-    """The message, unless it is compressed: Arrow would take as much memory as its sender claims.
+    """Return the message, or raise ValueError if it is compressed: Arrow would allocate the size that it claims.
 
-    Arrow has verified the flatbuffer when it made the message, but offers no way to ask; so look here:
-    Message.header is field 2, DictionaryBatch.data field 1, RecordBatch.compression field 3.
+    Arrow has verified the flatbuffer, but offers no way to read this field, so it is read here: Message.header is
+    field 2, DictionaryBatch.data field 1, RecordBatch.compression field 3.
     """
     if message.type not in {"record batch", "dictionary"}:
         return message
@@ -233,7 +233,7 @@ def _follow(data: memoryview, at: int) -> int:
 
 
 def _field(data: memoryview, table: int, index: int) -> int:
-    """Where a flatbuffer table keeps a field; 0 when it does not have it."""
+    """Return the offset of a field in a flatbuffer table; 0 if the table does not have it."""
     vtable = table - int.from_bytes(data[table : table + 4], "little", signed=True)
     size = int.from_bytes(data[vtable : vtable + 2], "little")
     entry = vtable + 4 + 2 * index

@@ -1,10 +1,11 @@
-"""What moves through a channel: stream elements between, and events beside, the data.
+"""The content of a channel: stream elements, and events between them.
 
-An element is one record on the wire (`spanning`): a tag byte and its body. Batches are the unit that matters
-for speed; single records, watermarks and the like travel the same way. Events (`Event`) are not part of the
-data: each has a buffer of its own and needs no credit.
+An element is one record on the wire (`spanning`): a tag byte and a body. Batches carry almost all data, because one
+batch costs about as much to encode and to send as one single record; single records, watermarks, stream statuses and
+latency markers are encoded in the same way. An event has a buffer of its own and uses no credit. Called by the record
+writer (producer's task thread or flusher thread) and the record reader (consumer's task thread).
 
-Invariant: any bytes decode to an element or raise CorruptStream or SerializationError, nothing else.
+Invariant: any bytes decode to an element, or raise CorruptStream or SerializationError and nothing else.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ __all__ = [
     "encode_element",
     "encode_event",
     "event_name",
+    "user_event",
 ]
 
 T = TypeVar("T")
@@ -49,7 +51,7 @@ V = TypeVar("V")
 
 
 class Record(msgspec.Struct, Generic[T], frozen=True, gc=False):
-    """One value, perhaps with its event time in milliseconds.
+    """One value, with its event time in milliseconds if it has one.
 
     >>> Record("click", timestamp_ms=1000)
     Record(value='click', timestamp_ms=1000)
@@ -60,7 +62,7 @@ class Record(msgspec.Struct, Generic[T], frozen=True, gc=False):
 
 
 class Batch(msgspec.Struct, Generic[T], frozen=True):
-    """Several values of one channel, in order; with timestamps, one for each.
+    """Several values of one channel, in order; if they have event times, one for each value.
 
     >>> Batch(["a", "b"])
     Batch(values=['a', 'b'], timestamps_ms=None)
@@ -71,31 +73,19 @@ class Batch(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Watermark(msgspec.Struct, frozen=True):
-    """No record with an event time at or below this will follow.
-
-    >>> Watermark(1_700_000_000_000).timestamp_ms
-    1700000000000
-    """
+    """The promise that no record with an event time at or below `timestamp_ms` follows in the channel."""
 
     timestamp_ms: int
 
 
 class StreamStatus(msgspec.Struct, frozen=True):
-    """Whether the channel takes part in the watermark, or is idle and does not hold it back.
-
-    >>> StreamStatus(active=False)
-    StreamStatus(active=False)
-    """
+    """True while the channel counts in the consumer's watermark; an idle channel does not hold it back."""
 
     active: bool
 
 
 class LatencyMarker(msgspec.Struct, frozen=True):
-    """Travels with the records to measure how long they take.
-
-    >>> LatencyMarker(marked_ns=5, operator=7, subtask=0).operator
-    7
-    """
+    """A time stamp, sent between records, by which the consumer measures their latency."""
 
     marked_ns: int
     operator: int
@@ -103,18 +93,18 @@ class LatencyMarker(msgspec.Struct, frozen=True):
 
 
 Element: TypeAlias = Record[T] | Batch[T] | Watermark | StreamStatus | LatencyMarker
-"""Everything that is written between records of a channel, in order with them."""
+"""Everything that is written to the data of a channel."""
 
 _RECORD: Final = 0x01
 _RECORD_TIMED: Final = 0x02
 _BATCH: Final = 0x03
 _BATCH_TIMED: Final = 0x04
-_ALIGNED: Final = 0x05  # one value of a serializer that wants its bytes aligned: Arrow record batches
+_ALIGNED: Final = 0x05  # one value of a serializer with an `alignment`: Arrow record batches
 _WATERMARK: Final = 0x10
 _STATUS: Final = 0x11
 _LATENCY: Final = 0x12
 
-_HEADER = struct.Struct("<IB")  # length of what follows it, tag
+_HEADER = struct.Struct("<IB")  # length of tag and body, tag
 _I64 = struct.Struct("<q")
 _U32 = struct.Struct("<I")
 _LATENCY_BODY = struct.Struct("<qqI")
@@ -136,7 +126,7 @@ def _packed(form: struct.Struct, *numbers: int) -> bytes:
 def encode_batch(
     serializer: Serializer[T], values: Sequence[T], timestamps_ms: Sequence[int] | None, limits: RecordLimits
 ) -> Encoded:
-    r"""A batch as the pieces of one record.
+    r"""Return a batch as the pieces of one record.
 
     >>> from headgate.record.serializer import StrSerializer
     >>> from headgate.record.spanning import RecordLimits
@@ -151,9 +141,9 @@ def encode_batch(
 
 
 def encode_aligned(body: Encoded, alignment: int, position: int, limits: RecordLimits) -> Encoded:
-    """One value whose serialized bytes will begin at a multiple of `alignment` in memory.
+    """Return one value as the pieces of one record, padded so that its body is aligned in the buffer's memory.
 
-    `position` is where in its buffer the record is going to start.
+    `position` is the offset in its buffer at which the record will begin.
 
     >>> from headgate.record.spanning import RecordLimits
     >>> pieces = encode_aligned((b"columns",), alignment=8, position=0, limits=RecordLimits())
@@ -163,12 +153,12 @@ def encode_aligned(body: Encoded, alignment: int, position: int, limits: RecordL
     pad = -(position + _HEADER.size + 1) % alignment
     size = 2 + pad + sum(map(len, body))
     limits.check(size)
-    # The first piece is small: joining it costs less than copying one piece more.
+    # The first piece is small: joining it costs less than one more piece to copy.
     return (b"".join((_HEADER.pack(size, _ALIGNED), bytes((pad,)), bytes(pad), body[0])), *body[1:])
 
 
 def encode_element(element: Element[T], serializer: Serializer[T], limits: RecordLimits) -> Encoded:
-    r"""Any element as the pieces of one record.
+    r"""Return any element as the pieces of one record.
 
     >>> from headgate.record.serializer import StrSerializer
     >>> from headgate.record.spanning import RecordLimits
@@ -192,7 +182,7 @@ def encode_element(element: Element[T], serializer: Serializer[T], limits: Recor
 
 
 def decode_element(data: memoryview, serializer: Serializer[T], where: str) -> Element[T]:
-    """The element in the bytes of one record; `where` names the channel in error texts.
+    """Return the element in the bytes of one record; `where` names the channel in error texts.
 
     >>> from headgate.record.serializer import StrSerializer
     >>> from headgate.record.spanning import RecordLimits
@@ -228,7 +218,7 @@ def decode_element(data: memoryview, serializer: Serializer[T], where: str) -> E
 
 
 def _decoded(serializer: Serializer[T], decode: Callable[[memoryview], V], data: memoryview) -> V:
-    """What a serializer, which may be a user's, makes of these bytes."""
+    """Decode by a serializer, which may be the user's: any exception becomes a SerializationError."""
     try:
         return decode(data)
     except SerializationError:
@@ -251,7 +241,7 @@ def _decode_signal(tag: int, data: memoryview, where: str) -> Watermark | Stream
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="event"):
-    """Travels with the data, in order, in a buffer of its own; reaches every channel.
+    """A message in order with the data of a partition, in a buffer of its own; sent to all channels.
 
     >>> decode_event(encode_event(EndOfPartition()), "channel 0")
     EndOfPartition()
@@ -259,54 +249,34 @@ class Event(msgspec.Struct, frozen=True, tag_field="event"):
 
 
 class EndOfPartition(Event, frozen=True, tag="end-of-partition"):
-    """The producer has finished: nothing follows.
-
-    >>> isinstance(EndOfPartition(), Event), EndOfPartition() == EndOfPartition()
-    (True, True)
-    """
+    """The end of a partition: the producer has finished, and nothing follows."""
 
 
 class EndOfSuperstep(Event, frozen=True, tag="end-of-superstep"):
-    """One round of an iteration is over.
-
-    >>> decode_event(encode_event(EndOfSuperstep()), "channel 0")
-    EndOfSuperstep()
-    """
+    """The end of one round of an iteration."""
 
 
 class CheckpointBarrier(Event, frozen=True, tag="checkpoint-barrier"):
-    """Separates what belongs to a checkpoint from what comes after.
-
-    >>> CheckpointBarrier(checkpoint=3, timestamp_ms=0).checkpoint
-    3
-    """
+    """The boundary in a channel between the records of one checkpoint and those of the next."""
 
     checkpoint: int
     timestamp_ms: int
 
 
 class UserEvent(Event, frozen=True, tag="user"):
-    """An event of the user's own, by name.
-
-    >>> UserEvent("reload", b"rules-v2").name
-    'reload'
-    """
+    """An event that the user's code defines and names."""
 
     name: str
     payload: bytes = b""
 
 
 def event_name(event: Event) -> str:
-    """What an event is dispatched by: a user's own name for it, or the kind of event it is.
-
-    >>> event_name(UserEvent("reload")), event_name(EndOfSuperstep())
-    ('reload', 'end-of-superstep')
-    """
+    """Return the name by which an event is dispatched: the user's name, or the kind of a headgate event."""
     return event.name if isinstance(event, UserEvent) else str(type(event).__struct_config__.tag)
 
 
 MAX_TASK_EVENT_BYTES = 4096
-"""Largest event, in bytes, that a consumer may send back to its producer."""
+"""The largest event, in bytes, that a consumer may send back to its producer. User events have the same limit."""
 
 _AnyEvent = EndOfPartition | EndOfSuperstep | CheckpointBarrier | UserEvent
 _event_encoder = msgspec.msgpack.Encoder()
@@ -314,7 +284,7 @@ _event_decoder = msgspec.msgpack.Decoder(_AnyEvent)
 
 
 def encode_event(event: Event) -> bytes:
-    r"""The bytes of an event.
+    r"""Return the bytes of an event.
 
     >>> encode_event(EndOfPartition())
     b'\x81\xa5event\xb0end-of-partition'
@@ -322,8 +292,34 @@ def encode_event(event: Event) -> bytes:
     return _event_encoder.encode(event)
 
 
+def user_event(name: object, payload: object = b"") -> UserEvent:
+    """Return a user event, which is sent with the data or, as a task event, from a consumer to its producer.
+
+    Raises:
+        TypeError: `name` is not a string, or `payload` not bytes.
+        ValueError: The name is empty or the name of a headgate event, or the event has more than 4,096 bytes.
+
+    >>> user_event("reload", b"rules-v2")
+    UserEvent(name='reload', payload=b'rules-v2')
+    """
+    if not isinstance(name, str) or not isinstance(payload, bytes):
+        raise TypeError(f"an event has a name (str) and a payload (bytes), not {name!r:.100} and {payload!r:.100}")
+    if not name or name in _OWN_NAMES:
+        raise ValueError(f"an event cannot be called {name!r}: the name is empty, or one of headgate's own events")
+    event = UserEvent(name, payload)
+    size = len(encode_event(event))
+    if size > MAX_TASK_EVENT_BYTES:
+        raise ValueError(
+            f"event {name!r:.100} has {size} bytes; the limit is {MAX_TASK_EVENT_BYTES}: send large data as records"
+        )
+    return event
+
+
+_OWN_NAMES = frozenset(event_name(one) for one in (EndOfPartition(), EndOfSuperstep(), CheckpointBarrier(0, 0)))
+
+
 def decode_event(data: Buffer, where: str) -> Event:
-    """The event in these bytes; `where` names the channel in error texts.
+    """Return the event in these bytes; `where` names the channel in error texts.
 
     >>> decode_event(encode_event(UserEvent("reload")), "channel 0")
     UserEvent(name='reload', payload=b'')

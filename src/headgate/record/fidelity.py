@@ -1,8 +1,8 @@
-"""Does a value come back as it was sent? Pure questions that serializers ask, none of them per record.
+"""Checks whether a value would be decoded as it was sent. Pure functions, called by serializers, never per record.
 
-`change` compares a value with what the decoder made of it, strictly by type; serializers call it on samples.
-`closed_to` and `doubt` look at a declared type once, when a serializer is chosen. Error texts built from
-here name types, never values: a record may hold what nobody should read in a log.
+`change` compares a value with its decoded form, strictly by type; serializers call it on samples. `closed_to` and
+`doubt` examine a declared type once, when a serializer is chosen. The error texts name types and never values, since
+values may be confidential and error texts are logged.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ __all__ = ["change", "closed_to", "doubt", "type_name"]
 
 
 def type_name(value: object) -> str:
-    """What error texts call the type of a value.
+    """Return the name of a value's type for error texts.
 
     >>> type_name(1), type_name(dt.date(2024, 2, 29))
     ('int', 'datetime.date')
@@ -28,10 +28,10 @@ def type_name(value: object) -> str:
 
 
 def change(sent: object, got: object) -> str | None:
-    """How `got` differs from `sent`, or None when a user could not tell them apart.
+    """Return a description of how `got` differs from `sent`, or None if user code could not tell them apart.
 
-    One difference is let pass: an int where a float was declared arrives as the equal float, as Python's
-    own type rules allow.
+    One difference is allowed: where a float is declared, an int is decoded as the equal float, as Python's typing rules
+    permit.
 
     >>> change([("a", 1)], [["a", 1]])
     'a tuple would come back as a list'
@@ -50,9 +50,9 @@ def _other(sent: object, what: str) -> str:
 
 
 def _apart(sent: object, got: object) -> str | None:
-    """The difference between two values of one type whose parts are the same."""
+    """Return the difference between two values of one type whose parts are the same."""
     if isinstance(sent, dt.datetime | dt.time) and isinstance(got, dt.datetime | dt.time):
-        # Equal moments may still show different clock faces.
+        # Equal points in time may still differ in their time zone.
         same = sent == got and sent.utcoffset() == got.utcoffset() and sent.fold == got.fold
         return None if same else _other(sent, "time zone")
     if isinstance(sent, list | tuple | dict) or _has_fields(sent) or type(sent).__eq__ is object.__eq__:
@@ -68,7 +68,7 @@ def _has_fields(value: object) -> bool:
 
 
 def _inside(sent: object, got: object) -> str | None:
-    """The first difference between the parts of two containers of one type."""
+    """Return the first difference between the parts of two containers of one type."""
     if isinstance(sent, list | tuple) and isinstance(got, list | tuple):
         if len(sent) != len(got):
             return _other(sent, "length")
@@ -87,7 +87,7 @@ def _inside(sent: object, got: object) -> str | None:
 
 
 def closed_to(hint: object) -> str | None:
-    """Why typed msgpack cannot carry values of a declared type at all, or None when it can.
+    """Return why typed msgpack cannot encode values of a declared type at all, or None if it can.
 
     >>> closed_to(tuple[str, int]) is None
     True
@@ -103,13 +103,13 @@ def closed_to(hint: object) -> str | None:
         if isinstance(part, facts.CustomType):
             return f"{part.cls.__qualname__} has no msgpack form"
         if isinstance(part, facts.RawType | facts.MemoryViewType | facts.ExtType):
-            # Raw and memoryview would point into a buffer that is about to be used again.
+            # Raw and memoryview would refer to a buffer that will be used again.
             return f"{type(part).__name__.removesuffix('Type')} values would refer to the received buffer"
     return None
 
 
 def doubt(hint: object) -> str | None:
-    """Why values of a type that msgpack can carry may come back different, or None when none can.
+    """Return why values of a type that msgpack can encode may be decoded differently, or None if none can.
 
     >>> doubt(list[int]) is None
     True
@@ -130,7 +130,7 @@ def _aliases(hint: object) -> Iterator[object]:
 
 
 def _parts(root: facts.Type) -> Iterator[facts.Type]:
-    """Every type inside a type; the description of a recursive class has cycles."""
+    """Yield every type inside a type. The description of a recursive class has cycles."""
     seen: set[int] = set()
     ahead: list[object] = [root]
     while ahead:

@@ -1,7 +1,7 @@
-"""Records of a fixed layout, by the standard library's `struct`.
+"""Records of a fixed layout, encoded by the standard library's `struct`.
 
-Chosen by name (`struct:<qd`) and called like every serializer. Invariant: a batch has no header at all, so its
-length is a whole number of records, and reading it needs no other check.
+Chosen by name (`struct:<qd`). Invariant: a batch has no header, so its length is a whole number of records, and
+decoding it needs no other check.
 """
 
 import re
@@ -20,12 +20,12 @@ T = TypeVar("T")
 
 
 class StructSerializer(Serializer[T]):
-    r"""Records of a fixed size, in the notation of the `struct` module; a batch is one after another.
+    r"""Encodes records of a fixed size, in the notation of the `struct` module; a batch is one after another.
 
-    A format with one field carries bare values, one with several carries tuples. It must begin with `<`, `>`
-    or `!`, so that it means the same on every machine. `f` and `e` round, as they say; bytes for an `s` field
-    must have its length (`struct` itself would cut or pad them). A bool in an integer field, or a list for
-    a tuple, is looked for in the samples that `MsgpackSerializer` describes.
+    A format with one field is for bare values, one with several for tuples. It must begin with `<`, `>` or `!`, so that
+    it means the same on every machine. `f` and `e` round, as `struct` documents; bytes for an `s` field must have its
+    exact length (`struct` itself would truncate or pad them). A bool in an integer field, or a list instead of a tuple,
+    is detected in the samples that `MsgpackSerializer` describes.
 
     >>> points = StructSerializer[tuple[int, float]]("<qd")
     >>> (data,) = points.encode_batch([(1, 0.5), (2, 1.5)])
@@ -46,7 +46,7 @@ class StructSerializer(Serializer[T]):
         if "p" in format or not (fields := len(self._struct.unpack(bytes(self._struct.size)))):
             raise ConfigError(f"{self.name}: a format needs at least one field, and none of kind 'p'")
         self._single = fields == 1
-        # One plain letter: a whole batch is one call, several times faster. ("<3s" is one field, not three.)
+        # One plain letter: a batch is one call, several times faster. ("<3s" is one field, not three.)
         self._letter = format[1] if len(format) == 2 and format[1] != "s" else None
         self._rounds = "f" in format or "e" in format
         self._lengths = _byte_fields(format)
@@ -56,22 +56,22 @@ class StructSerializer(Serializer[T]):
         return type(self), (self._struct.format,)
 
     def encode(self, value: T) -> bytes:
-        """The bytes of one record."""
+        """Return the bytes of one record."""
         return self._pack([value])
 
     def decode(self, data: memoryview) -> T:
-        """The record of these bytes."""
+        """Return the record in these bytes."""
         values = self.decode_batch(data)
         if len(values) != 1:
             raise SerializationError(f"{self.name}: {len(data)} bytes are not one record of {self._struct.size}")
         return values[0]
 
     def encode_batch(self, values: Sequence[T]) -> Encoded:
-        """The bytes of several records, one after another."""
+        """Return the bytes of several records, one after another."""
         return (self._pack(values),)
 
     def decode_batch(self, data: memoryview) -> list[T]:
-        """The records of a batch."""
+        """Return the records of a batch."""
         if len(data) % self._struct.size:
             raise SerializationError(f"{self.name}: {len(data)} bytes are not whole records of {self._struct.size}")
         if self._letter is not None:
@@ -117,14 +117,14 @@ class StructSerializer(Serializer[T]):
 
 
 def _rounded(sent: object, got: object) -> object:
-    """What was sent, with the numbers that `f` and `e` rounded: that is the user's choice, the rest is not."""
+    """Return `sent` with the floats of `got`: the user chose to round by `f` or `e`, and nothing else may differ."""
     if isinstance(sent, tuple) and isinstance(got, tuple):
         return tuple(map(_rounded, sent, got))
     return got if type(got) is float and type(sent) in {int, float} else sent
 
 
 def _byte_fields(format: str) -> list[tuple[int, int]]:  # noqa: A002
-    """(index, length) of each `s` field of a format that `struct` has accepted."""
+    """Return (index, length) of each `s` field of a format that `struct` has accepted."""
     found, index = [], 0
     for count, kind in re.findall(r"(\d*)([a-zA-Z?])", format):
         if kind == "s":

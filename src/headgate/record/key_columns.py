@@ -1,11 +1,11 @@
 """The hashes of `keys`, for whole Arrow columns at once.
 
-The hash selector calls this on a task thread for Arrow batches. Only types are looked at per column, never
-per row, where a vector path exists; the rest goes value by value through `stable_hash`.
+The hash selector calls it on the producer's task thread for Arrow batches. Where a vectorized function exists for the
+type of a column, no Python code runs per row; other columns are hashed value by value with `stable_hash`.
 
-Invariant: `hash_array(pa.array(values))[i] == stable_hash(values[i])` for every type, so that rows and
-batches of one keyed exchange meet in the same subtask. Arrays are taken as valid: whoever received one
-from a peer has validated it.
+Invariant: `hash_array(pa.array(values))[i] == stable_hash(values[i])` for every type, so that equal keys of rows and of
+batches are sent to the same subtask. NaN, which `stable_hash` refuses, has one hash in a column of floats: an Arrow
+stream has no keyed state. Arrays must be valid: those received from a peer are validated by the serializer.
 """
 
 import sys
@@ -27,11 +27,11 @@ __all__ = ["hash_array", "hash_columns"]
 Hashes = NDArray[np.uint32]
 
 _MODULUS: Final = sys.hash_info.modulus
-_LONGEST: Final = 64  # bytes of a row; beyond, zlib's own loop is faster than our table
+_LONGEST: Final = 64  # bytes of a row; above, zlib's own loop is faster than the table
 
 
 def hash_array(array: pa.Array | pa.ChunkedArray) -> Hashes:
-    """The stable hash of every value of a column; a null hashes as None, a struct as a tuple of its fields.
+    """Return the stable hash of every value of a column; a null hashes as None, a struct as a tuple of its fields.
 
     >>> hash_array(pa.array(["user-1", None])).tolist() == [stable_hash("user-1"), stable_hash(None)]
     True
@@ -50,7 +50,7 @@ def hash_array(array: pa.Array | pa.ChunkedArray) -> Hashes:
 
 
 def hash_columns(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Hashes:
-    """The stable hash of every row of some columns: of the value if it is one column, else of the tuple.
+    """Return the stable hash of every row of some columns: of the value if it is one column, otherwise of the tuple.
 
     >>> users, days = pa.array(["ann", "bob"]), pa.array([1, 2])
     >>> hash_columns([users, days]).tolist() == [stable_hash(("ann", 1)), stable_hash(("bob", 2))]
@@ -64,7 +64,7 @@ def hash_columns(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Hashes:
 
 
 def _hash_tuples(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> Hashes:
-    """The CRC over the hashes of the columns, four bytes each."""
+    """Return the CRC over the hashes of the columns, four bytes each."""
     _, _, low, high = _crc_word_tables()
     state = np.full(rows, 0xFFFF_FFFF, np.uint32)
     for column in columns:
@@ -73,11 +73,11 @@ def _hash_tuples(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> Ha
     return _multiply(~state)
 
 
-# -- Numbers, and what is stored as one ------------------------------------------------------------------
+# -- Numbers, and values stored as numbers ---------------------------------------------------------------
 
 
 def _spread(numbers: NDArray[np.int64]) -> Hashes:
-    """`keys.spread` of every number."""
+    """Return `keys.spread` of every number."""
     words = numbers.astype("<i8", copy=False).view("<u2").reshape(-1, 4)
     hashes = np.full(len(numbers), crc32(bytes(8)), np.uint32)
     for position, table in enumerate(_crc_word_tables()):
@@ -92,12 +92,12 @@ def _multiply(checksums: Hashes) -> Hashes:
 
 
 def _spread_number_hash(numbers: NDArray[np.int64]) -> Hashes:
-    numbers[numbers == -1] = -2  # as in hash(-1): CPython keeps -1 for errors
+    numbers[numbers == -1] = -2  # as hash(-1) does: CPython uses -1 for errors
     return _spread(numbers)
 
 
 def _values(array: pa.Array, dtype: np.dtype) -> NDArray[np.generic]:
-    """The fixed-width values of an array, without a copy; whatever stands there where it is null."""
+    """Return the fixed-width values of an array without a copy; a null has an arbitrary value."""
     values = array.buffers()[1]
     if len(array) == 0 or values is None:
         return np.zeros(len(array), dtype)
@@ -112,7 +112,7 @@ def _hash_ints(array: pa.Array) -> Hashes:
     if values.dtype == np.int64 and len(numbers):
         smallest, largest = numbers.min(), numbers.max()
         if smallest <= -_MODULUS or largest >= _MODULUS:
-            np.fmod(numbers, _MODULUS, out=numbers)  # like hash(): the remainder has the number's sign
+            np.fmod(numbers, _MODULUS, out=numbers)  # as hash() does: the remainder has the number's sign
     return _spread_number_hash(numbers)
 
 
@@ -125,7 +125,7 @@ def _hash_floats(array: pa.Array) -> Hashes:
     special = ~np.isfinite(values)
     unusual = special.any()
     kept = np.where(special, 0.0, values) if unusual else values
-    # hash(m * 2**e) is m * 2**e modulo 2**61 - 1, and there a factor of two is a rotation of 61 bits.
+    # hash(m * 2**e) is m * 2**e modulo 2**61 - 1, in which a multiplication by two is a rotation of 61 bits.
     fraction, exponent = np.frexp(kept)
     mantissa = np.abs(fraction * 2.0**53).astype(np.uint64)
     turn = ((exponent - 53) % 61).astype(np.uint64)
@@ -145,7 +145,7 @@ _SCALES: Final = {"s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1,
 
 
 def _hash_times(array: pa.Array) -> Hashes:
-    """Timestamps, durations and times of day, as microseconds."""
+    """Return the hashes of timestamps, durations and times of day, as microseconds."""
     dtype = np.dtype(np.int32 if pa.types.is_time32(array.type) else np.int64)
     numbers = _values(array, dtype).astype(np.int64)
     times, over = _SCALES[array.type.unit]
@@ -159,7 +159,7 @@ def _hash_times(array: pa.Array) -> Hashes:
 def _hash_timestamps(array: pa.Array) -> Hashes:
     zone = array.type.tz
     if zone is not None and zone != "UTC" and zone[0] not in "+-":
-        # Where clocks go back, Python counts both passes through the hour as equal: so take the first.
+        # In the hour that a clock repeats, Python treats both passes as equal: so the first is taken.
         local = pc.local_timestamp(array)
         array = pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="earliest")
     return _hash_times(array)
@@ -178,10 +178,10 @@ def _hash_date64(array: pa.Array) -> Hashes:
 
 @cache
 def _crc_tables() -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """What a byte adds to the CRC by its distance from the end of the row, and the CRC of n zero bytes.
+    """Return what a byte adds to the CRC by its distance from the end of the row, and the CRC of n zero bytes.
 
-    A CRC is linear: that of a row is the exclusive or of the CRC of as many zero bytes and of one
-    contribution per byte, which depends only on the byte and on how many bytes follow it.
+    A CRC is linear: that of a row is the exclusive or of the CRC of as many zero bytes and of one term per byte, which
+    depends only on the byte and on the number of bytes after it.
     """
     zeros = np.array([crc32(bytes(n)) for n in range(_LONGEST + 1)], np.uint32)
     table = np.empty((_LONGEST, 256), np.uint32)
@@ -194,19 +194,19 @@ def _crc_tables() -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
 
 @cache
 def _crc_word_tables() -> NDArray[np.uint32]:
-    """What each of the four 16-bit words of an eight-byte little-endian number adds to its CRC."""
+    """Return what each of the four 16-bit words of an eight-byte little-endian number adds to its CRC."""
     table, words = _crc_tables()[0], np.arange(65_536)
     low, high = words & 0xFF, words >> 8
     return np.stack([table[7 - 2 * word][low] ^ table[6 - 2 * word][high] for word in range(4)])
 
 
 def _crc32_rows(data: pa.Buffer | None, offsets: NDArray[np.int64]) -> Hashes:
-    """zlib.crc32 of every row; row i is `data[offsets[i]:offsets[i + 1]]`."""
+    """Return zlib.crc32 of every row; row i is `data[offsets[i]:offsets[i + 1]]`."""
     rows, lengths = len(offsets) - 1, np.diff(offsets)
     if rows == 0 or data is None or data.size == 0:
         return np.zeros(rows, np.uint32)  # crc32(b"") == 0
     table, zeros = _crc_tables()
-    # Work done is rows x the longest row: where few rows are long, they go one by one.
+    # The loop costs rows x reach: if few rows are long, those are hashed one by one.
     longest, mean = int(lengths.max()), int(offsets[-1] - offsets[0]) // rows
     reach = min(longest, _LONGEST, 2 * mean + 8)
     shortest = int(lengths.min())
@@ -217,7 +217,7 @@ def _crc32_rows(data: pa.Buffer | None, offsets: NDArray[np.int64]) -> Hashes:
         position -= 1
         byte = source.take(position, mode="clip")
         if distance >= shortest:
-            byte *= lengths > distance  # a zero byte adds nothing
+            byte *= lengths > distance  # the row is shorter: a zero byte adds nothing
         hashes ^= table[distance].take(byte, mode="clip")
     if longest > reach:
         view = memoryview(data)
@@ -242,11 +242,11 @@ def _hash_fixed_binary(array: pa.Array) -> Hashes:
     return _crc32_rows(array.buffers()[1], offsets)
 
 
-# -- Nested, encoded, and the rest ---------------------------------------------------------------------------
+# -- Nested and encoded columns, and all other types -----------------------------------------------------------
 
 
 def _hash_dictionary(array: pa.DictionaryArray) -> Hashes:
-    if len(array.dictionary) > len(array):  # a slice of a larger batch: most values would go unused
+    if len(array.dictionary) > len(array):  # a slice of a larger batch: hashes of most values would not be used
         return hash_array(array.dictionary_decode())
     hashes = hash_array(array.dictionary)
     if not len(hashes):

@@ -1,10 +1,22 @@
-"""Hashes of keys that are the same in every process, on every machine and in every Python run.
+"""The stable hash of a key: the same in every process, on every machine and in every run of Python.
 
-The hash selector calls `stable_hash` (or, in a loop over keys of one type, what `hasher_of` returns) on a
-task thread; `key_columns` computes the same numbers for whole Arrow columns. Pure functions, no numpy.
+Facts. A keyed exchange must send all records of a key to one subtask, and saved state must be found again by its key
+after a restart, by another process, at another parallelism. `hash()` of a str or bytes is salted per process, and the
+default `hash()` of an object is its address.
 
-Invariants: equal keys (`==`) have equal hashes; a key without a stable hash is refused, never guessed; the
-numbers decide which subtask owns which saved state, so they are a format: changing one breaks old state.
+Problem. The hash must not depend on the process; equal keys (`1 == 1.0 == True == Decimal(1)`) must have equal hashes,
+since Python's dicts treat them as one key; and it runs once per record, in Python, so it must be one or two C calls.
+
+Solution. Bytes (a str is its UTF-8) are hashed by `zlib.crc32`. Numbers are first reduced by `hash()`, which the
+language defines for all numeric types alike and does not salt, then mixed by `spread`. Dates and times are numbers of
+days or microseconds; a tuple is a CRC over the hashes of its parts. A type without such a rule is refused, never
+guessed. So is NaN: it is not equal to itself, so every look-up in keyed state would miss it.
+
+A key group is hash modulo `execution.max_parallelism`; a subtask owns a range of key groups (`channel_of_group`).
+
+The hash selector calls `stable_hash`, or `hasher_of` for a loop over keys of one type, on the producer's task thread;
+`key_columns` computes the same numbers for Arrow columns. Pure functions, no numpy. Invariant: the numbers are a
+format, since they decide which subtask restores which state. Changing one breaks saved state.
 """
 
 import dataclasses
@@ -35,9 +47,9 @@ __all__ = [
 K = TypeVar("K")
 
 MAX_KEY_GROUPS: Final = 32_768
-"""The most key groups a job may have: the upper limit of `execution.max_parallelism`."""
+"""The largest number of key groups of a job: the upper limit of `execution.max_parallelism`."""
 
-# Shared with key_columns. Unequal things may share a hash; these only must never change.
+# Shared with key_columns. Unequal values may have the same hash, but these constants must never change.
 NONE_HASH: Final = 0x6E6F6E65
 NAN_HASH: Final = 0x006E616E
 SPREAD: Final = 0x9E37_79B1  # a prime near 2**32 / golden ratio
@@ -51,16 +63,16 @@ _pack_int64: Final = Struct("<q").pack
 _pack_uint32: Final = Struct("<I").pack
 _equality_of: Final = attrgetter("__eq__")
 
-# hash() of a number is documented, not salted and equal across numeric types, but it depends on this.
+# hash() of a number is documented, unsalted and equal across numeric types, but it depends on this modulus.
 assert sys.hash_info.modulus == 2**61 - 1, "headgate needs a 64-bit Python"
 
 
 def spread(number: int) -> int:
-    """Spread a signed 64-bit number over 32 bits so that every bit counts in the low ones.
+    """Return a hash in [0, 2**32) of a signed 64-bit number, of which every bit changes the low bits.
 
-    Ids with a stride, and floats, differ in few and often only high bits, and groups are taken modulo a
-    power of two. The CRC brings every bit down, but it is linear: regular numbers would meet in some
-    groups and miss others. The product breaks that; its middle bits depend on all of the CRC.
+    Ids with a stride, and floats, differ in few and often only high bits, and key groups are taken modulo a power of
+    two. The CRC makes low bits depend on all bits, but it is linear: regular numbers would fill some groups and leave
+    others empty. The multiplication is not linear; the middle bits of the product depend on all bits of the CRC.
 
     >>> [spread(number) % 128 for number in (0, 2**20, 2**40, 2**60)]
     [68, 50, 72, 60]
@@ -83,20 +95,25 @@ def _hash_bytes(key: bytes) -> int:
 
 
 def _hash_number(key: float | Fraction) -> int:
-    return crc32(_pack_int64(hash(key))) * SPREAD >> 16 & _MASK32  # `spread`, without the call
+    return crc32(_pack_int64(hash(key))) * SPREAD >> 16 & _MASK32  # `spread`, inlined
+
+
+def _refuse_nan() -> NoReturn:
+    raise UnstableKey(
+        "NaN cannot be a key: it is not equal to itself, so its records would not be one key; let the key function"
+        " return None or a string for it, or filter such records out before key_by"
+    )
 
 
 def _hash_float(key: float) -> int:
-    if key != key:  # noqa: PLR0124 - NaN: its built-in hash is its address
-        return NAN_HASH
+    if key != key:  # noqa: PLR0124 - NaN
+        _refuse_nan()
     return crc32(_pack_int64(hash(key))) * SPREAD >> 16 & _MASK32
 
 
 def _hash_decimal(key: Decimal) -> int:
     if key.is_nan():
-        if key.is_snan():
-            raise UnstableKey("a signalling NaN cannot be a key: it cannot even be compared")
-        return NAN_HASH
+        _refuse_nan()
     return spread(Decimal.__hash__(key))
 
 
@@ -111,7 +128,7 @@ def _hash_tuple(key: tuple[object, ...]) -> int:
             chained = crc32(_pack_uint32(_HASHERS[type(part)](part)), chained)
     except UnstableKey:
         _refuse_part(key)
-    # A CRC over CRCs is still linear: without the product all of (x, (x,)) would be one hash.
+    # A CRC over CRCs is still linear: without the multiplication all (x, (x,)) would have the same hash.
     return chained * SPREAD >> 16 & _MASK32
 
 
@@ -129,7 +146,7 @@ def _hash_date(key: date) -> int:
 
 
 def _hash_datetime(key: datetime) -> int:
-    if key.fold:  # two times of one zone that differ only in fold are equal, so it must not count
+    if key.fold:  # two times of one zone that differ only in fold are equal, so fold must not change the hash
         key = key.replace(fold=0)
     epoch = _EPOCH if key.utcoffset() is None else _EPOCH_UTC
     return spread(_microseconds(datetime.__sub__(key, epoch)))
@@ -137,12 +154,12 @@ def _hash_datetime(key: datetime) -> int:
 
 def _hash_time(key: time) -> int:
     at = ((key.hour * 60 + key.minute) * 60 + key.second) * 1_000_000 + key.microsecond
-    offset = key.utcoffset()  # never that of a zone with folds: those have none without a date
+    offset = key.utcoffset()  # a zone with folds has no offset without a date, so fold needs no care here
     return spread(at if offset is None else at - _microseconds(offset))
 
 
 def _hash_timedelta(key: timedelta) -> int:
-    # The longest timedeltas are over 64 bits: wrap as an int64 would.
+    # The longest timedeltas are over 64 bits: they wrap as an int64 does.
     return spread((_microseconds(key) + 2**63) % 2**64 - 2**63)
 
 
@@ -154,7 +171,7 @@ def _hash_uuid(key: UUID) -> int:
     return crc32(key.bytes)
 
 
-# -- Subclasses, which may bring a __hash__ or conversions of their own, and other kinds of numbers -----------
+# -- Subclasses, which may define __hash__ or conversions, and other numeric types -----------------------------
 
 
 def _hash_int_subclass(key: int) -> int:
@@ -191,7 +208,7 @@ _SUBCLASSES: Final[tuple[tuple[type, Callable[..., int]], ...]] = (
     (float, _hash_float_subclass),
     (Decimal, _hash_decimal),
     (tuple, _hash_tuple),
-    (datetime, _hash_datetime),  # before date, of which it is one
+    (datetime, _hash_datetime),  # before date, its base class
     (date, _hash_date),
     (time, _hash_time),
     (timedelta, _hash_timedelta),
@@ -212,8 +229,8 @@ _ADVICE: Final[tuple[tuple[tuple[type, ...], str], ...]] = (
 
 
 def _resolve(kind: type) -> Callable[..., int]:
-    """The hasher of a type that is not in the table: a subclass, another kind of number, or an error."""
-    foreign = kind.__module__ == "numpy"  # numpy scalars compare by their own code, but like Python's
+    """Return the hasher of a type that is not in the table: a subclass or another numeric type; or raise."""
+    foreign = kind.__module__ == "numpy"  # numpy scalars define __eq__ themselves, with the same result as Python's
     for base, hasher in _SUBCLASSES:
         if issubclass(kind, base):
             if not foreign and _equality_of(kind) is not _equality_of(base):
@@ -243,11 +260,11 @@ def _name(kind: type) -> str:
 
 
 class _Hashers(dict[type, Callable[..., int]]):
-    """Type -> hasher, by exact type; learns subclasses as it meets them."""
+    """Type -> hasher, by exact type; subclasses are added when they first occur."""
 
     __slots__ = ()
 
-    _MOST = 4096  # a program that makes types without end must not fill the memory
+    _MOST = 4096  # bounds the memory of a program that keeps creating types
 
     def __missing__(self, kind: type) -> Callable[..., int]:
         hasher = _resolve(kind)
@@ -277,10 +294,10 @@ _HASHERS: Final = _Hashers(
 
 
 def stable_hash(key: object) -> int:
-    """The hash of a key, in [0, 2**32): the same everywhere, and the same for keys that are equal.
+    """Return the hash of a key in [0, 2**32): the same everywhere, and equal for equal keys.
 
     Keys may be None, str, bytes, numbers, dates and times (naive ones count as UTC), UUIDs, tuples of all
-    these, and their subclasses and numpy counterparts that compare like them. NaN has one hash.
+    these, and their subclasses and numpy counterparts that compare like them. NaN is refused, also inside a tuple.
 
     >>> stable_hash("user-1"), stable_hash(1) == stable_hash(1.0) == stable_hash(True)
     (2116437524, True)
@@ -291,10 +308,10 @@ def stable_hash(key: object) -> int:
     headgate.errors.UnstableKey: at position 1 of a tuple: list can change while it is a key: use a tuple
 
     Raises:
-        UnstableKey: The type of the key, or of a part of it, has no such hash.
+        UnstableKey: The type of the key, or of a part of it, has no stable hash; or the key is or contains NaN.
     """
     kind = type(key)
-    # The two commonest types, without the call: it costs as much as the hash.
+    # The two most common types, inlined: the call costs as much as the hash.
     if kind is str:
         try:
             return crc32(key.encode())  # type: ignore[attr-defined]
@@ -306,9 +323,9 @@ def stable_hash(key: object) -> int:
 
 
 def hasher_of(kind: type[K]) -> Callable[[K], int]:
-    """The function that `stable_hash` uses for keys of exactly this type, to be called in a loop.
+    """Return the function that `stable_hash` uses for keys of exactly this type, for a loop over such keys.
 
-    It must be given keys of that very type: it does not look again.
+    The function does not check the type of its argument.
 
     >>> hash_str = hasher_of(str)
     >>> hash_str("user-1") == stable_hash("user-1")
@@ -321,7 +338,7 @@ def hasher_of(kind: type[K]) -> Callable[[K], int]:
 
 
 def key_group(key: object, max_parallelism: int) -> int:
-    """The key group a key belongs to, for as long as its state lives.
+    """Return the key group of a key, which stays the same as long as its state exists.
 
     >>> key_group("user-1", 128)
     20
@@ -330,9 +347,9 @@ def key_group(key: object, max_parallelism: int) -> int:
 
 
 def channel_of_group(group: int, max_parallelism: int, parallelism: int) -> int:
-    """The channel, that is the subtask, which owns a key group.
+    """Return the channel, that is the subtask, that owns a key group.
 
-    Every subtask owns one run of neighbouring groups, so a change of parallelism moves runs of state.
+    Every subtask owns a range of neighbouring groups, so a change of parallelism moves ranges of state.
 
     >>> [channel_of_group(group, 8, 3) for group in range(8)]
     [0, 0, 0, 1, 1, 1, 2, 2]
@@ -341,7 +358,7 @@ def channel_of_group(group: int, max_parallelism: int, parallelism: int) -> int:
 
 
 def group_channels(max_parallelism: int, parallelism: int) -> list[int]:
-    """The channel of every key group, as a table.
+    """Return the channel of every key group, as a table.
 
     >>> group_channels(8, 3)
     [0, 0, 0, 1, 1, 1, 2, 2]

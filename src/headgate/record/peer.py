@@ -1,8 +1,8 @@
-"""Whom we may unpickle from: a value that proves the other side proved who it is.
+"""The proof that a peer is authenticated, without which nothing is unpickled.
 
-The handshake makes an `AuthenticatedPeer` once a peer has shown that it knows the job's secret;
-`record.pickled` asks for one. Nothing else can make one, so code that would read pickles from a stranger
-does not pass the type check, and raises if it runs. It is a promise about this process: it is not picklable.
+The handshake creates an `AuthenticatedPeer` once a peer has proved that it has the job's secret; `record.pickled`
+requires one. Nothing else can create one, so code that would read pickles from an unknown peer does not pass the type
+check, and raises if it runs. It is valid in this process only: it cannot be pickled.
 """
 
 from typing import Never, NoReturn, Self, SupportsIndex, final
@@ -12,11 +12,11 @@ __all__ = ["AuthenticatedPeer"]
 
 @final
 class AuthenticatedPeer:
-    """A peer that has proved who it is. Only the handshake makes one, or `this_process`.
+    """A peer that has proved its identity. Only the handshake and `this_process` return one.
 
     >>> AuthenticatedPeer.this_process()
     AuthenticatedPeer('this process')
-    >>> AuthenticatedPeer("somebody")
+    >>> AuthenticatedPeer("worker 3")
     Traceback (most recent call last):
     TypeError: an AuthenticatedPeer is made by the handshake, or by AuthenticatedPeer.this_process()
     """
@@ -25,20 +25,16 @@ class AuthenticatedPeer:
     _name: str
 
     def __new__(cls, _: Never, /) -> Self:
-        """Refuse: see the class."""
-        raise TypeError(_NOT_FOR_YOU)
+        """Raise TypeError: see the class."""
+        raise TypeError(_ONLY_BY_HANDSHAKE)
 
     @classmethod
     def this_process(cls) -> "AuthenticatedPeer":
-        """For data that never leaves this process.
-
-        >>> AuthenticatedPeer.this_process() is AuthenticatedPeer.this_process()
-        True
-        """
+        """Return the peer for data that never leaves this process."""
         return _THIS_PROCESS
 
     def __init_subclass__(cls) -> None:
-        raise TypeError(_NOT_FOR_YOU)
+        raise TypeError(_ONLY_BY_HANDSHAKE)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"an AuthenticatedPeer does not change: {name}")
@@ -47,17 +43,17 @@ class AuthenticatedPeer:
         raise AttributeError(f"an AuthenticatedPeer does not change: {name}")
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise TypeError("an AuthenticatedPeer is a promise about this process and cannot be pickled or copied")
+        raise TypeError("an AuthenticatedPeer is valid in this process only and cannot be pickled or copied")
 
     def __repr__(self) -> str:
         return f"AuthenticatedPeer({self._name!r})"
 
 
-_NOT_FOR_YOU = "an AuthenticatedPeer is made by the handshake, or by AuthenticatedPeer.this_process()"
+_ONLY_BY_HANDSHAKE = "an AuthenticatedPeer is made by the handshake, or by AuthenticatedPeer.this_process()"
 
 
 def _vouch(name: str) -> AuthenticatedPeer:
-    """For the handshake alone; a test looks through the tree for anybody else who imports it."""
+    """Create one, for the handshake only; a test checks that no other module imports this function."""
     peer: AuthenticatedPeer = object.__new__(AuthenticatedPeer)
     object.__setattr__(peer, "_name", name)
     return peer

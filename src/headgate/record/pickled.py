@@ -1,8 +1,7 @@
-"""Any Python object, by pickle: the only module that imports it, for reading a pickle runs what is in it.
+"""Any Python object, by pickle. The only module that imports pickle to move data, since unpickling can run any code.
 
-Whoever wants a `PickleSerializer` must show an `AuthenticatedPeer`, which only the handshake makes: no byte
-of a peer that has not proved itself reaches `pickle.loads`. The registry comes here when no safer serializer
-fits. A batch is one pickle of a list.
+A `PickleSerializer` can be created only with an `AuthenticatedPeer`, so no byte of an unauthenticated peer reaches
+`pickle.loads`. The registry chooses it if no other serializer fits. A batch is one pickle of a list.
 """
 
 import pickle
@@ -19,10 +18,10 @@ T = TypeVar("T")
 
 
 class PickleSerializer(Serializer[T]):
-    """Whatever pickle can carry, from and to a peer that has proved who it is.
+    """Encodes everything that pickle can, to and from an authenticated peer.
 
-    Slower than msgpack, but every class comes back as itself. Two records of one batch that share a mutable
-    object share it after the journey, too.
+    Slower than msgpack, but values of every class are decoded as they were. Records of one batch that share a mutable
+    object share one again after decoding.
 
     >>> from headgate.record.peer import AuthenticatedPeer
     >>> anything = PickleSerializer[object](AuthenticatedPeer.this_process())
@@ -42,28 +41,28 @@ class PickleSerializer(Serializer[T]):
         self._peer = peer
 
     def encode(self, value: T) -> bytes:
-        """The pickle of one value."""
+        """Return the pickle of one value."""
         try:
             return pickle.dumps(value, protocol=5)
         except Exception as error:  # a class's own __reduce__ may raise anything
             raise self._refusal(value, f"{error}; {_ADVICE}") from error
 
     def decode(self, data: memoryview) -> T:
-        """The value of one pickle."""
+        """Return the value of one pickle."""
         value: T = self._load(data)  # type: ignore[assignment]
         return value
 
     def encode_batch(self, values: Sequence[T]) -> Encoded:
-        """One pickle of a list of the values."""
+        """Return one pickle of a list of the values."""
         try:
             return (pickle.dumps(values if type(values) is list else list(values), protocol=5),)
         except Exception as error:
-            for value in values:  # which record was it? `encode` names its type
+            for value in values:  # `encode` raises for the one that failed, with its type
                 self.encode(value)
             raise SerializationError(f"pickle cannot write a batch of {len(values)}: {error}; {_ADVICE}") from error
 
     def decode_batch(self, data: memoryview) -> list[T]:
-        """The values of a batch that `encode_batch` wrote."""
+        """Return the values of a batch that `encode_batch` wrote."""
         values = self._load(data)
         if type(values) is not list:
             raise SerializationError("pickle cannot read these bytes: they are not a batch")
@@ -72,7 +71,7 @@ class PickleSerializer(Serializer[T]):
     def _load(self, data: memoryview) -> object:
         try:
             return pickle.loads(data)  # noqa: S301 - the peer is authenticated: see the module
-        except Exception as error:  # so may a class's own __setstate__
+        except Exception as error:  # a class's own __setstate__ may raise anything
             raise self._unreadable(error) from error
 
 

@@ -1,8 +1,8 @@
-"""Which serializer carries a stream: by the type of its records, by name, or as a last resort pickle.
+"""The choice of a serializer for an exchange: by the type of its records, by name, or pickle if nothing else fits.
 
-Whoever builds an exchange asks once per exchange, never per record. pyarrow and pickle are imported only when
-they are chosen. Invariant: what is chosen without the user's word brings values of exactly the declared type
-back as they were; a type that leaves that open gets pickle, or has to be chosen by name.
+Called once per exchange, by the planner for `explain()` and by the worker when it sets up a task. pyarrow and pickle
+are imported only if they are chosen. Invariant: a serializer that is chosen by type decodes every value of exactly the
+declared type as it was; a type that cannot guarantee this gets pickle, or needs a choice by name.
 """
 
 from collections.abc import Hashable
@@ -25,7 +25,7 @@ _NAMES = ("arrow", "bytes", "msgpack", "pickle", "str", "struct:<format>")
 
 
 class SerializerRegistry:
-    """Finds serializers; users add their own by type or by name.
+    """Chooses serializers; users register their own by type or by name.
 
     >>> registry = SerializerRegistry()
     >>> registry.serializer_for(tuple[str, int])
@@ -46,7 +46,7 @@ class SerializerRegistry:
         self._own: dict[Hashable, Serializer[Any]] = {}
 
     def register(self, key: Hashable, serializer: Serializer[Any], *, replace: bool = False) -> None:
-        """Let `serializer` carry a type, or be known by a name; `replace` when there is one already."""
+        """Use `serializer` for a type or by a name; `replace=True` is required if there is one already."""
         if not isinstance(serializer, Serializer):
             raise ConfigError(f"only a Serializer can be registered, not {serializer!r}: make an instance of it")
         if not replace and (key in self._own or _is_built_in(key)):
@@ -54,9 +54,9 @@ class SerializerRegistry:
         self._own[key] = serializer
 
     def serializer_for(self, hint: object, *, peer: AuthenticatedPeer | None = None) -> Serializer[Any]:
-        """The serializer for a declared type, a name, or a serializer itself; None declares nothing.
+        """Return the serializer for a declared type, a name, or a serializer itself; None declares nothing.
 
-        Pickle is the last resort, and only for a peer that has proved who it is.
+        Pickle is chosen only if nothing else fits and the peer is authenticated.
 
         >>> SerializerRegistry().serializer_for(complex)
         Traceback (most recent call last):
@@ -82,7 +82,7 @@ class SerializerRegistry:
         )
 
     def names(self) -> tuple[str, ...]:
-        """What `serializer_for` knows by name.
+        """Return the names that `serializer_for` accepts.
 
         >>> SerializerRegistry().names()
         ('arrow', 'bytes', 'msgpack', 'pickle', 'str', 'struct:<format>')
@@ -102,7 +102,7 @@ class SerializerRegistry:
             case "pickle" if peer is not None:
                 return _pickle(peer)
             case "pickle":
-                raise ConfigError("the serializer 'pickle' is only for peers that have proved who they are")
+                raise ConfigError("the serializer 'pickle' is only for peers that have proved their identity")
         kind, colon, format_ = name.partition(":")
         if kind == "struct" and colon:
             return StructSerializer(format_)
@@ -113,32 +113,32 @@ _UNDECLARED = (None, object, Any)
 
 
 def _arrow() -> Serializer[Any]:
-    from headgate.record.arrow import ArrowSerializer  # noqa: PLC0415 - pyarrow takes long to import
+    from headgate.record.arrow import ArrowSerializer  # noqa: PLC0415 - importing pyarrow takes long
 
     return ArrowSerializer()
 
 
 def _pickle(peer: AuthenticatedPeer) -> Serializer[Any]:
-    from headgate.record.pickled import PickleSerializer  # noqa: PLC0415 - out of reach until it is needed
+    from headgate.record.pickled import PickleSerializer  # noqa: PLC0415 - not imported until it is chosen
 
     return PickleSerializer(peer)
 
 
 def _built_in(hint: object) -> str | None:
-    """The name of the serializer that is made for one type."""
+    """Return the name of the serializer that exists for exactly one type, or None."""
     if hint is str or hint is bytes:
         return "str" if hint is str else "bytes"
     return "arrow" if is_record_batch(hint) else None
 
 
 def is_record_batch(hint: object) -> bool:
-    """Whether values of this type are Arrow record batches.
+    """Return True if values of this type are Arrow record batches.
 
     >>> import pyarrow as pa
     >>> is_record_batch(pa.RecordBatch), is_record_batch("arrow"), is_record_batch(str)
     (True, True, False)
     """
-    # By name: whoever declares it has imported pyarrow, nobody else should have to.
+    # Compared by name, so that pyarrow is not imported: a declared type means that the user has imported it.
     named = getattr(hint, "__module__", "") == "pyarrow.lib" and getattr(hint, "__name__", "") == "RecordBatch"
     return named or hint == "arrow"
 

@@ -1,10 +1,11 @@
-"""Values to bytes and back: the protocol of a serializer, and the ones that msgspec makes fast (msgpack, str, bytes).
+"""Values to bytes and back: the base class of serializers, and those made by msgspec (msgpack, str, bytes).
 
-The element codec calls `encode_batch` with what a writer collected for one channel, on the task's thread,
-and `decode_batch` with the bytes of one batch on the reading task's thread.
-Invariants: a value either comes back equal and of the same type or is refused with `SerializationError`
-(where that is only sampled, the class says so); any bytes decode to values or raise `SerializationError`,
-nothing else; work and memory are bounded by `len(data)`. Choosing wrongly is a `ConfigError`, at once.
+The element codec calls `encode_batch` with the values that a writer collected for one channel, on the producer's task
+thread or the flusher thread, and `decode_batch` with the bytes of one batch, on the consumer's task thread.
+
+Invariants: a value is decoded equal and of the same type, or encoding it raises `SerializationError` (a class that only
+checks samples says so); any bytes decode to values or raise `SerializationError`, nothing else; time and memory are
+bounded by `len(data)`. A serializer that does not fit the declared type raises `ConfigError` when it is created.
 """
 
 import struct
@@ -30,14 +31,14 @@ __all__ = [
 T = TypeVar("T")
 
 Buffer = bytes | bytearray | memoryview
-"""What the spanning writer copies from."""
+"""The types of memory that the spanning writer copies from."""
 
 Encoded = tuple[Buffer, ...]
-"""Pieces that are written one after another; joining them first would be one copy more."""
+"""Pieces that are written one after another; joining them would be one more copy."""
 
 _MAX_U32 = 0xFFFF_FFFF
-_COMPARED = 16  # values of a sampled batch
-_JOIN_BELOW_BYTES = 4096  # a copy of less is cheaper than one more piece for the writer
+_COMPARED = 16  # values compared in a sampled batch
+_JOIN_BELOW_BYTES = 4096  # copying fewer bytes costs less than one more piece for the writer
 
 _encode = msgspec.msgpack.Encoder().encode
 _ENCODE_ERRORS = (TypeError, ValueError, OverflowError, AttributeError, RecursionError, msgspec.MsgspecError)
@@ -45,9 +46,9 @@ _DECODE_ERRORS = (TypeError, ValueError, OverflowError, RecursionError, msgspec.
 
 
 class Serializer(ABC, Generic[T]):
-    """Turns values into bytes and back. Subclass it with `encode` and `decode`; the rest has defaults.
+    """Encodes values as bytes and decodes them. Derive from it with `encode` and `decode`; the rest has defaults.
 
-    Whatever `encode` and `decode` raise is reported as a `SerializationError` that names this serializer.
+    An exception raised by `encode` or `decode` is reported as a `SerializationError` that names this serializer.
 
     >>> class Celsius(Serializer[float]):
     ...     def encode(self, value: float) -> bytes:
@@ -60,13 +61,13 @@ class Serializer(ABC, Generic[T]):
     """
 
     name: str = "serializer"
-    """What error texts and `explain()` call it; the class's own name unless it says otherwise."""
+    """The name in error texts and in `explain()`; by default the name of the class."""
 
     alignment: int = 1
-    """Encoded bytes should start at an address divisible by this."""
+    """Encoded bytes begin at an address divisible by this number."""
 
     lends: bool = False
-    """Whether decoded values may refer to `data` after the call; its buffer is then kept while they live."""
+    """True if decoded values may refer to `data` after the call: its buffer is then not used again while they exist."""
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
@@ -78,22 +79,22 @@ class Serializer(ABC, Generic[T]):
 
     @abstractmethod
     def encode(self, value: T) -> bytes:
-        """The bytes of one value."""
+        """Return the bytes of one value."""
 
     @abstractmethod
     def decode(self, data: memoryview) -> T:
-        """The value of these bytes. It must not keep `data`, nor a part of it, unless `lends`."""
+        """Return the value in these bytes. It must not refer to `data`, or a part of it, unless `lends` is True."""
 
-    def records_in(self, value: T) -> int:  # noqa: ARG002 - one, whatever it is
-        """How many records a value counts for in the meters of both ends."""
+    def records_in(self, value: T) -> int:  # noqa: ARG002 - 1 for every value
+        """Return the number of records that a value counts as in the meters of producer and consumer."""
         return 1
 
     def pieces(self, value: T) -> Encoded:
-        """The bytes of one value, in pieces where joining them would be a copy."""
+        """Return the bytes of one value, in several pieces if joining them would be a copy."""
         return (self._encoded(value),)
 
     def encode_batch(self, values: Sequence[T]) -> Encoded:
-        """The bytes of several values: u32 count, u32 length of each, then the bodies; little-endian."""
+        """Return the bytes of several values: u32 count, u32 length of each, then the bodies; little-endian."""
         bodies = [self._encoded(value) for value in values]
         lengths = list(map(len, bodies))
         if len(bodies) > _MAX_U32 or max(lengths, default=0) > _MAX_U32:
@@ -104,7 +105,7 @@ class Serializer(ABC, Generic[T]):
         return (head, *bodies)
 
     def decode_batch(self, data: memoryview) -> list[T]:
-        """The values of a batch that `encode_batch` wrote."""
+        """Return the values of a batch that `encode_batch` wrote."""
         size = len(data)
         count = int.from_bytes(data[:4], "little")
         start = 4 + 4 * count
@@ -122,7 +123,7 @@ class Serializer(ABC, Generic[T]):
                 raise TypeError(f"encode() returned a {type_name(body)} instead of bytes")  # noqa: TRY301
         except SerializationError:
             raise
-        except Exception as error:  # a user's own code may raise anything
+        except Exception as error:  # the user's encode() may raise anything
             raise self._refusal(value, f"{type_name(error)}: {error}") from error
         return body
 
@@ -130,7 +131,7 @@ class Serializer(ABC, Generic[T]):
         try:
             value = self.decode(data)
             if not self.lends:
-                # Whoever keeps it gets an error instead of the bytes of a later record.
+                # If the value refers to it, this raises now; otherwise the value would change with the next record.
                 data.release()
         except SerializationError:
             raise
@@ -148,22 +149,21 @@ class Serializer(ABC, Generic[T]):
 
 
 class MsgpackSerializer(Serializer[T]):
-    """MessagePack by msgspec: compact, fast, safe to read from anyone.
+    """Encodes as MessagePack, by msgspec: compact, fast, and safe to decode from any peer.
 
-    Typed (`MsgpackSerializer(tuple[str, int])`, a `msgspec.Struct`, a dataclass, a TypedDict, ...): what
-    arrives is always of exactly the declared type; what does not fit is an error, here or in the reader.
+    Typed (`MsgpackSerializer(tuple[str, int])`, a `msgspec.Struct`, a dataclass, a TypedDict, ...): every decoded value
+    has exactly the declared type. A value that does not fit is an error, in the producer or in the consumer.
 
-    Untyped (`MsgpackSerializer()`): for None, bool, int (64 bits), float, str, bytes, and lists and dicts of
-    these. msgpack itself has no tuples, sets, dates in local time, decimals, UUIDs, enums or classes: untyped,
-    a tuple would arrive as a list, a Struct as a dict. Declare the type and they arrive as they were.
+    Untyped (`MsgpackSerializer()`): for None, bool, int (64 bits), float, str, bytes, and lists and dicts of these.
+    msgpack has no tuples, sets, dates in local time, decimals, UUIDs, enums or classes: without a type, a tuple would
+    be decoded as a list, a Struct as a dict. With a declared type they are decoded as they were.
 
-    How that is guarded: ints over 64 bits, unknown classes and subclasses of str, int, float and bytes are
-    always refused. Looking at every value would cost more than encoding it, so the other differences (a
-    tuple untyped, a subclass of the declared dataclass, an extra key of a TypedDict, a datetime in a zone that
-    is not UTC) are looked for in the 1st, 2nd, 4th, 8th, 16th ... call of `encode` or `encode_batch`, by
-    decoding and comparing strictly: a job that emits the wrong type stops at its first record, but a rare
-    stray in a later batch arrives changed, or, typed, fails in the reader. An int where a float is declared
-    arrives as a float.
+    What is checked: ints over 64 bits, unknown classes and subclasses of str, int, float and bytes are always refused.
+    Comparing every value would cost more than encoding it, so the other differences (an untyped tuple, a subclass of
+    the declared dataclass, an extra key of a TypedDict, a datetime in a zone other than UTC) are detected in the 1st,
+    2nd, 4th, 8th, 16th ... call of `encode` or `encode_batch`, by decoding and comparing strictly. A job that always
+    emits the wrong type fails at its first record; a single wrong value in a later batch is decoded differently or, if
+    typed, fails in the consumer. An int where a float is declared is decoded as a float.
 
     >>> words = MsgpackSerializer(tuple[str, int])
     >>> words.name
@@ -188,13 +188,13 @@ class MsgpackSerializer(Serializer[T]):
         one, many = (object, list) if record_type is None else (record_type, list[record_type])  # type: ignore[valid-type]
         self._decode_one = cast("Callable[[memoryview], T]", _decoder(one))
         self._decode_many = cast("Callable[[memoryview], list[T]]", _decoder(many))
-        self._calls = 0  # a race between threads only moves a sample
+        self._calls = 0  # not locked: a race between threads only changes which call is sampled
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), () if self._type is None else (self._type,)
 
     def encode(self, value: T) -> bytes:
-        """The bytes of one value."""
+        """Return the bytes of one value."""
         try:
             data = _encode(value)
             self._calls = calls = self._calls + 1
@@ -205,14 +205,14 @@ class MsgpackSerializer(Serializer[T]):
         return data
 
     def decode(self, data: memoryview) -> T:
-        """The value of these bytes."""
+        """Return the value in these bytes."""
         try:
             return self._decode_one(data)
         except _DECODE_ERRORS as error:
             raise self._unreadable(error) from error
 
     def encode_batch(self, values: Sequence[T]) -> Encoded:
-        """The bytes of several values: one msgpack array."""
+        """Return the bytes of several values: one msgpack array."""
         try:
             data = _encode(values if isinstance(values, list) else list(values))
             self._calls = calls = self._calls + 1
@@ -225,7 +225,7 @@ class MsgpackSerializer(Serializer[T]):
         return (data,)
 
     def decode_batch(self, data: memoryview) -> list[T]:
-        """The values of a batch that `encode_batch` wrote."""
+        """Return the values of a batch that `encode_batch` wrote."""
         try:
             return self._decode_many(data)
         except _DECODE_ERRORS as error:
@@ -236,7 +236,7 @@ class MsgpackSerializer(Serializer[T]):
             raise self._refusal(value, f"{why}; {_ADVICE}")
 
     def _refusal_in(self, values: Sequence[T], error: Exception) -> SerializationError:
-        """Name the record that failed: msgspec only says that one did."""
+        """Return an error that names the type of the record that failed, which msgspec does not."""
         for value in values:
             try:
                 self._decode_one(memoryview(_encode(value)))
@@ -246,7 +246,7 @@ class MsgpackSerializer(Serializer[T]):
 
 
 class StrSerializer(MsgpackSerializer[str]):
-    r"""Strings, as UTF-8. A batch is one msgpack array: several times faster here than lengths and a join.
+    r"""Encodes strings as UTF-8. A batch is one msgpack array: several times faster than lengths and a join.
 
     >>> StrSerializer().encode("größer")
     b'gr\xc3\xb6\xc3\x9fer'
@@ -262,7 +262,7 @@ class StrSerializer(MsgpackSerializer[str]):
         return StrSerializer, ()
 
     def encode(self, value: str) -> bytes:
-        """The value in UTF-8."""
+        """Return the value in UTF-8."""
         if type(value) is not str:
             raise self._refusal(value, f"it is not a str; {_ADVICE}")
         try:
@@ -271,7 +271,7 @@ class StrSerializer(MsgpackSerializer[str]):
             raise self._refusal(value, str(error)) from error
 
     def decode(self, data: memoryview) -> str:
-        """The text of these bytes."""
+        """Return the text in these bytes."""
         try:
             return str(data, "utf-8")
         except UnicodeDecodeError as error:
@@ -279,7 +279,7 @@ class StrSerializer(MsgpackSerializer[str]):
 
 
 class BytesSerializer(MsgpackSerializer[bytes]):
-    """Byte strings, as they are. A batch is one msgpack array.
+    """Encodes byte strings as they are. A batch is one msgpack array.
 
     >>> BytesSerializer().encode(b"as it is")
     b'as it is'
@@ -295,13 +295,13 @@ class BytesSerializer(MsgpackSerializer[bytes]):
         return BytesSerializer, ()
 
     def encode(self, value: bytes) -> bytes:
-        """The value itself."""
+        """Return the value itself."""
         if type(value) is not bytes:
             raise self._refusal(value, f"it is not bytes; {_ADVICE}")
         return value
 
     def decode(self, data: memoryview) -> bytes:
-        """A copy of these bytes."""
+        """Return a copy of these bytes."""
         return bytes(data)
 
 

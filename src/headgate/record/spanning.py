@@ -1,13 +1,22 @@
-"""Records across buffers, both ways.
+"""Records that are larger than, or do not end with, a buffer.
 
-On the wire a record is a u32 length and that many bytes, cut wherever a buffer ends. `SpanningWriter` (task
-thread of the producer) copies one record after another into buffers and says which of three things happened;
-`SpanningReader` (task thread of the consumer) finds records again and says which of three things happened. A
-record that lies in one buffer is not copied; one that does not is gathered in memory, or in an unnamed
-temporary file if it is large. Neither keeps what it used for a large record.
+Facts. On the wire a record is a u32 length and that many bytes. A buffer has a fixed size, and is sent as it is when it
+is full, so a record continues in the next buffer wherever one ends: within its bytes or within its length. Most records
+are batches and much smaller than a buffer; some are larger than memory should hold.
 
-Invariants: a length is checked against the limit before memory or disk is taken for it; gathering keeps a
-record's position modulo 16, so that what was aligned when written is aligned when read.
+Problem. Copying every record out of its buffers would cost as much as decoding it; but a record in several buffers is
+not contiguous, and waiting for its last buffer while holding the others would use up the channel's credit: a record
+larger than all buffers of a channel would never be complete.
+
+Solution. A record inside one buffer is returned as a view of it (`borrowed`), without a copy. Any other is gathered:
+its bytes are copied out of each buffer as it arrives, so the buffer is recycled at once. They are copied into memory
+of their own or, above `record.spill_threshold`, into an unnamed temporary file, which is mapped when it is complete.
+Arrow needs its bytes aligned. The writer aligns them relative to the start of the segment, so gathering keeps the
+record's offset modulo 16 (its phase): a record that was aligned to 8 or 16 in the segment is aligned in the copy.
+
+`SpanningWriter` runs on the producer's task or flusher thread, `SpanningReader` on the consumer's task thread.
+Invariants: a length is checked against the limit before memory or disk is allocated for it; neither class refers to a
+large record after it is written or read.
 """
 
 from __future__ import annotations
@@ -27,14 +36,14 @@ if TYPE_CHECKING:
 __all__ = ["LENGTH", "Read", "RecordLimits", "SpanningReader", "SpanningWriter", "Target", "Written"]
 
 LENGTH = struct.Struct("<I")
-"""What stands before every record: the number of bytes that follow."""
+"""The header of a record: the number of bytes that follow."""
 
 _NOTHING = memoryview(b"")
-_PHASES = 16  # malloc's alignment: what gathering can keep
+_PHASES = 16  # the alignment of memory from malloc, hence the largest that gathering can keep
 
 
 class Written(Enum):
-    """What happened when a record was copied into a buffer.
+    """The state after copying a record into a buffer.
 
     >>> from headgate.buffer import Buffer
     >>> writer = SpanningWriter(); writer.begin((b"12345678",))
@@ -48,7 +57,7 @@ class Written(Enum):
 
 
 class Read(Enum):
-    """What happened when the next record was looked for in a buffer.
+    """The state after searching a buffer for the next record.
 
     >>> reader = SpanningReader(RecordLimits(), "channel 0")
     >>> reader.feed(memoryview(LENGTH.pack(2) + b"to")); reader.next()
@@ -62,7 +71,7 @@ class Read(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RecordLimits:
-    """How large records may be, and from when on they are gathered on disk.
+    """The largest size of a record, and the size above which it is gathered on disk.
 
     >>> RecordLimits(max_size_bytes=1000).check(1001)
     Traceback (most recent call last):
@@ -71,10 +80,10 @@ class RecordLimits:
 
     max_size_bytes: int = 1 << 30
     spill_threshold_bytes: int = 5 << 20
-    spill_directory: str | None = None  # None: the system's
+    spill_directory: str | None = None  # None: the system's directory for temporary files
 
     def check(self, size_bytes: int) -> None:
-        """Refuse to write a record over the limit."""
+        """Raise RecordTooLarge if a record is over the limit."""
         if size_bytes > self.max_size_bytes:
             raise RecordTooLarge(
                 f"a record or batch takes {size_bytes} bytes; the limit is {self.max_size_bytes} (record.max_size)"
@@ -82,20 +91,20 @@ class RecordLimits:
 
 
 class Target(Protocol):
-    """What a record is copied into: a `Buffer`."""
+    """The destination of a record: a `Buffer`."""
 
     @property
     def room(self) -> int:
-        """How many more bytes fit."""
+        """The number of bytes that still fit."""
         ...
 
     def append(self, data: bytes | bytearray | memoryview, start: int = 0, /) -> int:
-        """Copy as much of `data[start:]` as fits; how much that was."""
+        """Copy as much of `data[start:]` as fits. Return the number of bytes copied."""
         ...
 
 
 class SpanningWriter:
-    r"""Copies a record into as many buffers as it takes.
+    r"""Copies a record into as many buffers as it needs.
 
     >>> from headgate.buffer import Buffer
     >>> writer, first, second = SpanningWriter(), Buffer(memoryview(bytearray(6))), Buffer(memoryview(bytearray(6)))
@@ -114,7 +123,7 @@ class SpanningWriter:
         self._at = 0
 
     def begin(self, pieces: Encoded) -> None:
-        """The next record: its length and its bytes, in pieces. The last one must be done."""
+        """Set the next record: its length and its bytes, in pieces. The previous record must be finished."""
         if self._pieces:
             raise LocalProtocolError("a record is begun while another is unfinished")
         self._pieces = pieces
@@ -122,12 +131,12 @@ class SpanningWriter:
 
     @property
     def unfinished(self) -> bool:
-        """Whether part of a record still waits for a buffer."""
+        """True while part of a record is not in a buffer yet."""
         return bool(self._pieces)
 
     @property
     def begun(self) -> bool:
-        """Whether part of the record is in a buffer already."""
+        """True once part of the record is in a buffer."""
         return self._piece > 0 or self._at > 0
 
     def copy_to(self, target: Target) -> Written:
@@ -139,7 +148,7 @@ class SpanningWriter:
                 self._piece, self._at = piece, at
                 return Written.BUFFER_FULL
             piece, at = piece + 1, 0
-        self._pieces = ()  # nothing of a large record is kept
+        self._pieces = ()  # frees a large record
         return Written.RECORD_DONE if target.room else Written.RECORD_DONE_BUFFER_FULL
 
 
@@ -170,17 +179,17 @@ class SpanningReader:
 
     def __init__(self, limits: RecordLimits, where: str) -> None:
         self._limits = limits
-        self._where = where  # for error texts: which channel
+        self._where = where  # the channel, for error texts
         self._memory = _NOTHING
         self._offset = self._position = self._end = 0
-        self._header = bytearray()  # of a record whose length itself was cut
+        self._header = bytearray()  # the first part of a length that continues in the next buffer
         self._gather: _Gathering | None = None
         self.record = self._memory
-        """The record that `next` found. If `borrowed`, it is part of the buffer and ends with it."""
+        """The record that `next` found. If `borrowed`, it is a part of the buffer and valid until that is released."""
         self.borrowed = False
 
     def feed(self, memory: memoryview, offset: int = 0) -> None:
-        """The next buffer's bytes; the one before must be used up. `offset`: where they begin in their segment."""
+        """Set the next buffer's bytes, once the previous are read; `offset` is their position in the segment."""
         if self._position < self._end:
             raise LocalProtocolError(
                 f"{self._where}: a buffer is fed while another has {self._end - self._position} bytes"
@@ -188,7 +197,7 @@ class SpanningReader:
         self._memory, self._offset, self._position, self._end = memory, offset, 0, len(memory)
 
     def next(self) -> Read:
-        """Look for the next record and put it into `record`."""
+        """Find the next record and store it in `record`."""
         if self._gather is None:
             start = self._position
             if not self._header and self._end - start >= 4:
@@ -209,7 +218,7 @@ class SpanningReader:
         return self._continue_gathering(self._gather)
 
     def detached(self) -> memoryview:
-        """A copy of a borrowed record that outlives its buffer, aligned as it was."""
+        """Return a copy of a borrowed record, with the same phase, that outlives its buffer."""
         start = self._offset + self._position - len(self.record)
         copy = _MemoryGathering(len(self.record), start % _PHASES)
         copy.append(self.record)
@@ -217,15 +226,15 @@ class SpanningReader:
 
     @property
     def end(self) -> int:
-        """Where in the fed bytes the borrowed record ends."""
+        """The position after the borrowed record in the bytes of the buffer."""
         return self._position
 
     def let_go(self) -> None:
-        """Keep nothing of a record that was gathered."""
+        """Drop the reference to a gathered record."""
         self.record = _NOTHING
 
     def close(self) -> None:
-        """Forget an unfinished record, and its file."""
+        """Discard an unfinished record, and its file."""
         if self._gather is not None:
             self._gather.close()
             self._gather = None
@@ -235,7 +244,7 @@ class SpanningReader:
 
     @property
     def unfinished(self) -> bool:
-        """Whether the channel ended, or was looked at, in the middle of a record."""
+        """True if the channel's bytes end, or were read up to a point, inside a record."""
         return self._gather is not None or bool(self._header) or self._position < self._end
 
     def _take_header(self) -> int | None:
@@ -270,7 +279,7 @@ class SpanningReader:
 
 
 class _Gathering(Protocol):
-    """Where a record that spans buffers is put together."""
+    """The copy of a record that spans buffers."""
 
     missing: int
 
@@ -299,11 +308,11 @@ class _MemoryGathering:
         return self._memory[self._phase :]
 
     def close(self) -> None:
-        """Nothing to do: the interpreter frees the memory."""
+        """Do nothing: the interpreter frees the memory."""
 
 
 class _FileGathering:
-    """In a file without a name: gone when its last user is, however the process ends."""
+    """A copy in an unnamed file: the system frees it with its last mapping, also if the process is killed."""
 
     __slots__ = ("_file", "_phase", "_size", "_where", "missing")
 
@@ -326,7 +335,7 @@ class _FileGathering:
         try:
             while data:
                 data = data[self._file.write(data) :]
-        except (OSError, ValueError) as error:  # ValueError: it failed, and so was closed, before
+        except (OSError, ValueError) as error:  # ValueError: a previous write failed and closed the file
             self.close()
             raise self._failed(error) from error
 

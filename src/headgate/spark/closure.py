@@ -1,10 +1,10 @@
 """How a plan with the user's functions gets from the driver to the Python workers: as bytes in Spark's closure.
 
-The driver makes a `Parcel`, workers open it before anything else. It is Spark that carries it, with the same trust as
-any function of a PySpark job.
+The driver makes a `PackedPlan`, and each worker opens it first. Spark carries it, with the same trust as any function
+of a PySpark job.
 
-Classes of the driver's `__main__` (a script, a notebook) are rebuilt in each worker; so that their instances can be
-sent from worker to worker by name, they are put where that name leads: into the worker's own `__main__`.
+Classes of the driver's `__main__` (a script, a notebook) are rebuilt in each worker and put into the worker's own
+`__main__`, so that their instances can be sent between workers by name.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from pyspark import cloudpickle as _cloudpickle
 
 from headgate.errors import ConfigError
 
-__all__ = ["Parcel", "pack"]
+__all__ = ["PackedPlan", "pack"]
 
 _MAIN = "__main__"
 
-cloudpickle: Any = _cloudpickle  # without types
+cloudpickle: Any = _cloudpickle  # it has no types
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
-    """Something with functions in it, on its way to workers.
+class PackedPlan:
+    """An object with functions, as bytes for the workers.
 
     >>> pack([str.upper], same_machine=True).open()[0]("to")
     'TO'
     """
 
     content: bytes
-    classes: bytes  # those of __main__, by name
-    paths: tuple[str, ...]  # where the driver finds modules; workers on the same machine look there too
+    classes: bytes  # classes of __main__, by name
+    paths: tuple[str, ...]  # the driver's sys.path, for workers on the same machine
 
     def open(self) -> Any:
-        """What was packed."""
+        """Return the object."""
         for path in self.paths:
             if path not in sys.path:
                 sys.path.append(path)
@@ -48,28 +48,28 @@ class Parcel:
         return content
 
 
-def pack(content: object, *, same_machine: bool) -> Parcel:
-    """Make a parcel, in the driver.
+def pack(content: object, *, same_machine: bool) -> PackedPlan:
+    """Pack an object; in the driver.
 
     >>> pack({"double": lambda n: 2 * n}, same_machine=True).open()["double"](21)
     42
 
     Raises:
-        ConfigError: something in it cannot be sent to another process.
+        ConfigError: a part of it cannot be sent to another process.
     """
     try:
         dumped = cloudpickle.dumps(content)
         classes = cloudpickle.dumps(_main_classes())
     except Exception as error:
         raise ConfigError(
-            f"the pipeline cannot be sent to its workers: {error}. A function of it refers to something that belongs "
-            "to this process, such as a lock, a connection or a Spark session: make that in the function's open()"
+            f"the pipeline cannot be sent to its workers: {error}. One of its functions refers to an object of this "
+            "process, such as a lock, a connection or a Spark session: make that object in the function's open()"
         ) from error
-    return Parcel(dumped, classes, tuple(path for path in sys.path if path) if same_machine else ())
+    return PackedPlan(dumped, classes, tuple(path for path in sys.path if path) if same_machine else ())
 
 
 def _main_classes() -> dict[str, type]:
-    """The classes of __main__ that cloudpickle has sent by value, this time or before."""
+    """Return the classes of __main__ that cloudpickle has sent by value, now or earlier."""
     main = sys.modules[_MAIN]
     found: dict[str, type] = {}
     tracked: list[type] = list(cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS)

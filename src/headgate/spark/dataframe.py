@@ -1,12 +1,11 @@
 """DataFrames as sources: their rows reach the source's subtasks as Arrow batches, through Spark's own stream.
 
-In the driver, `feed_workers` makes the DataFrame whose partition i is what worker i reads. One DataFrame with a
-partition for each worker is read where it is; otherwise Spark shuffles it first. Several are shuffled as one, each
-batch a row of (source, bytes of an Arrow stream); in BATCH, which reads one after another, those of the first source
-come first. In a worker a `DataFrameSource` takes its batches from its feed
-(`worker.feeds`).
+In the driver, `partition_for_workers` makes a DataFrame whose partition i is the input of worker i. A single DataFrame
+with one partition per worker is used as it is; otherwise Spark shuffles it first. Several DataFrames are shuffled as
+one, each batch a row of (source, bytes of an Arrow stream); in BATCH, which reads one source after another, the rows of
+the first source are first. In a worker, a `DataFrameSource` takes its batches from its queue (`batch_queues`).
 
-Nothing is ever collected in the driver.
+No rows are collected in the driver.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ import secrets
 from typing import TYPE_CHECKING, Any, Final
 
 from headgate.errors import ConfigError
+from headgate.functions.source import Source, Wait
+from headgate.spark.batch_queues import SOURCE_COLUMN, source_queue
 from headgate.spark.session import is_connect
-from headgate.task.source import Source, Wait
-from headgate.worker.feeds import SOURCE_COLUMN, feed_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,15 +24,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from headgate.functions.place import Place
     from headgate.graph.plan import Plan, Vertex
-    from headgate.task.operator import Place
 
-__all__ = ["DataFrameSource", "feed_workers", "sources_of"]
+__all__ = ["DataFrameSource", "partition_for_workers", "sources_of"]
 
 FORMS: Final = ("tuple", "dict", "row", "arrow")
-_TAKE_S: Final = 0.05  # how long a subtask waits for a batch before its timers and others get a turn
+_TAKE_S: Final = 0.05  # a subtask waits so long for a batch before its timers run
 
-# Parts of a physical plan that keep the partitions of what they read, so that a barrier stage may contain them.
+# Parts of a physical plan that keep the partitions of their input, so a barrier stage may contain them.
 _NARROW: Final = frozenset(
     {
         "ColumnarToRow",
@@ -49,16 +48,17 @@ _NARROW: Final = frozenset(
 
 
 class DataFrameSource(Source[Any]):
-    """The rows of a Spark DataFrame, as `form` says: tuples, dicts, `pyspark.sql.Row`s, or Arrow batches as they come.
+    """The rows of a Spark DataFrame; `form`: tuples, dicts, `pyspark.sql.Row`s, or unchanged Arrow batches.
 
-    The DataFrame stays in the driver; the name is how a worker finds what comes of it.
+    The DataFrame stays in the driver; a worker finds the source's queue by its name.
 
-    >>> source = DataFrameSource(None, form="arrow")  # a DataFrame in real life
+    >>> source = DataFrameSource(None, form="arrow")  # None stands for a DataFrame
     >>> source.splits(2), source.hint
     ([0, 1], 'arrow')
     """
 
     fed = True
+    fresh = True
 
     def __init__(self, dataframe: DataFrame, form: str = "tuple") -> None:
         if form not in FORMS:
@@ -75,14 +75,14 @@ class DataFrameSource(Source[Any]):
         return self
 
     def splits(self, parallelism: int) -> list[int]:
-        """One for each subtask: what Spark sends to its worker."""
+        """Return one split per subtask: the rows that Spark sends to its worker."""
         return list(range(parallelism))
 
     def read(self, split: int, offset: int, place: Place) -> Iterator[list[Any] | Wait]:  # noqa: ARG002
-        """The rows that have come to this worker."""
-        feed, rows = feed_of(self.name), _rows_of(self.form)
-        while not feed.ended:
-            batch = feed.take(_TAKE_S)
+        """Yield the rows that arrive at this worker."""
+        queue, rows = source_queue(self.name), _rows_of(self.form)
+        while not queue.ended:
+            batch = queue.take(_TAKE_S)
             if batch is None:
                 yield Wait(0.0)
             elif batch.num_rows:
@@ -98,7 +98,7 @@ def _rows_of(form: str) -> Callable[[pa.RecordBatch], list[Any]]:
         return rows
 
     def named(batch: pa.RecordBatch) -> list[Any]:
-        from pyspark.sql import Row  # noqa: PLC0415 - only where it is asked for
+        from pyspark.sql import Row  # noqa: PLC0415 - imported when first needed
 
         row = Row(*batch.schema.names)
         return [row(*values) for values in tuples(batch)]
@@ -107,7 +107,7 @@ def _rows_of(form: str) -> Callable[[pa.RecordBatch], list[Any]]:
 
 
 def sources_of(plan: Plan) -> list[DataFrameSource]:
-    """The DataFrames that a plan reads, in the order in which workers are told of them.
+    """Return the DataFrames that a plan reads; workers use the same order.
 
     >>> from headgate.config import Settings
     >>> from headgate.graph.plan import Plan
@@ -127,15 +127,15 @@ def _found(plan: Plan) -> list[tuple[Vertex, DataFrameSource]]:
     ]
 
 
-def feed_workers(spark: SparkSession, plan: Plan, sources: Sequence[DataFrameSource]) -> DataFrame:
-    """A DataFrame with a partition for each worker, in which that worker finds the rows of all its sources.
+def partition_for_workers(spark: SparkSession, plan: Plan, sources: Sequence[DataFrameSource]) -> DataFrame:
+    """Return a DataFrame with one partition per worker, which has the rows of all its sources.
 
     >>> from types import SimpleNamespace
     >>> from headgate.config import Settings
     >>> from headgate.graph.plan import Plan
     >>> from headgate.ids import JobId
     >>> plan = Plan(JobId("1"), "no DataFrame", (), (), workers=2, settings=Settings())
-    >>> feed_workers(SimpleNamespace(range=range), plan, [])  # doctest: +SKIP
+    >>> partition_for_workers(SimpleNamespace(range=range), plan, [])  # doctest: +SKIP
     DataFrame[id: bigint]
     """
     if not sources:
@@ -155,37 +155,37 @@ def feed_workers(spark: SparkSession, plan: Plan, sources: Sequence[DataFrameSou
         one = frames[number].mapInArrow(_tagging(number, workers.start, len(workers)), _TAGGED)
         tagged = one if tagged is None else tagged.unionAll(one)
     assert tagged is not None, "there is a source"
-    sorted_out = tagged.repartitionById(plan.workers, tagged["worker"]).select(SOURCE_COLUMN, "batch")
-    return sorted_out.sortWithinPartitions(SOURCE_COLUMN) if plan.batch and len(frames) > 1 else sorted_out
+    distributed = tagged.repartitionById(plan.workers, tagged["worker"]).select(SOURCE_COLUMN, "batch")
+    return distributed.sortWithinPartitions(SOURCE_COLUMN) if plan.batch and len(frames) > 1 else distributed
 
 
 _TAGGED: Final = f"worker int, {SOURCE_COLUMN} long, batch binary"
 
 
 def _tagging(number: int, first: int, count: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Makes each batch of a source one row, and gives them to the source's workers in turn."""
+    """Return a function that makes each batch one row, for the source's workers in turn."""
 
     def tag(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa  # noqa: PLC0415 - it runs elsewhere
+        import pyarrow as pa  # noqa: PLC0415 - it runs in a Spark worker
         from pyspark import TaskContext  # noqa: PLC0415
 
         context = TaskContext.get()
-        turn = 0 if context is None else context.partitionId()
+        count_batches = 0 if context is None else context.partitionId()
         names = ["worker", SOURCE_COLUMN, "batch"]
         for batch in batches:
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, batch.schema) as writer:
                 writer.write_batch(batch)
-            to = pa.array([first + turn % count], pa.int32())
+            to = pa.array([first + count_batches % count], pa.int32())
             row = [to, pa.array([number], pa.int64()), pa.array([sink.getvalue().to_pybytes()], pa.binary())]
             yield pa.RecordBatch.from_arrays(row, names=names)
-            turn += 1
+            count_batches += 1
 
     return tag
 
 
 def _partitions(frame: DataFrame) -> int | None:
-    """How many partitions it has, if that is sure before it is computed and a barrier stage may contain it."""
+    """Return its number of partitions if that is fixed and a barrier stage may contain it; otherwise None."""
     if is_connect(frame.sparkSession):
         return None
     plan = frame._jdf.queryExecution().executedPlan()

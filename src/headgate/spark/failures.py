@@ -1,4 +1,4 @@
-"""What Spark says when a job of its fails, in a line or two: its own texts are pages of JVM frames."""
+"""The errors of Spark's jobs in a line or two: Spark's own texts are pages of JVM frames."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX = 2000  # characters
 
 
 def was_cancelled(error: BaseException) -> bool:
-    """Whether somebody has cancelled Spark's job.
+    """Return True if Spark's job was cancelled.
 
     >>> was_cancelled(RuntimeError("Job 3 cancelled as part of cancellation of all jobs"))
     True
@@ -22,7 +22,7 @@ def was_cancelled(error: BaseException) -> bool:
 
 
 def spark_failure(error: BaseException) -> HeadgateError:
-    r"""Why Spark's job has failed, without JVM frames.
+    r"""Return why Spark's job has failed, without JVM frames.
 
     >>> spark_failure(RuntimeError("Job aborted\n ExecutorLostFailure (executor 1 exited): it left\n\tat org.x"))
     TransportError('a worker was lost: ExecutorLostFailure (executor 1 exited): it left (Spark)')
@@ -38,8 +38,8 @@ def spark_failure(error: BaseException) -> HeadgateError:
     if python := re.search(r"(Traceback \(most recent call last\):\n.*?\n\S[^\n]*)\n(?!  )", text, re.DOTALL):
         return HeadgateError(f"a worker could not run on Spark:\n{python[1]}"[:_MAX])
     lines = [line.strip() for line in text.splitlines() if not re.match(r"\s*(at |\.\.\. \d+ more|$)", line)]
-    telling = [line for line in lines if re.search(r"Lost|exited|crashed|SPARK-\d|Exception: ", line)]
-    said = (telling or lines or [type(error).__name__])[-1]
-    said = re.sub(r"^(?:[a-z]\w*\.)+(?=[A-Z])", "", said)
-    lost = re.search(r"Lost|exited|crashed", said)
-    return TransportError(f"{'a worker was lost' if lost else 'Spark ended the job'}: {said}"[:_MAX], peer="Spark")
+    causes = [line for line in lines if re.search(r"Lost|exited|crashed|SPARK-\d|Exception: ", line)]
+    text = (causes or lines or [type(error).__name__])[-1]
+    text = re.sub(r"^(?:[a-z]\w*\.)+(?=[A-Z])", "", text)
+    lost = re.search(r"Lost|exited|crashed", text)
+    return TransportError(f"{'a worker was lost' if lost else 'Spark ended the job'}: {text}"[:_MAX], peer="Spark")

@@ -1,12 +1,12 @@
-"""A pipeline as a DataFrame: whenever Spark computes it the pipeline runs, and its records are the rows.
+"""A pipeline as a DataFrame: the pipeline runs whenever Spark computes the DataFrame, and its records are the rows.
 
-The DataFrame is one barrier stage that needs nothing of the driver: the task of worker 0 has the coordinator, and tells
-the other tasks by Spark's `allGather` where it is. So each evaluation is a run of its own, with its own secret, and
-nothing is kept in the driver for a DataFrame that nobody computes. In a worker, a `DataFrameSink` puts Arrow batches
-into a bounded queue (`worker.feeds`) that Spark's thread drains: a reader that is slow holds the pipeline back.
+The DataFrame is one barrier stage that needs nothing of the driver: the task of worker 0 runs the coordinator, and
+sends its address to the other tasks by Spark's `allGather`. So each evaluation is a run with its own secret, and the
+driver keeps nothing for a DataFrame that is never computed. In a worker, a `DataFrameSink` puts Arrow batches
+into a bounded queue (`batch_queues`) that Spark's thread drains: a slow reader back-pressures the pipeline.
 
-In BATCH nothing is tried again here, for Spark may have used rows that a failed region gave out: it fails, and Spark
-computes the stage again if it can.
+In BATCH no region runs again here, because Spark may have used rows of the failed run: the stage fails, and Spark
+computes it again if it can.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from headgate.control.link import COORDINATOR
 from headgate.coordinator import JobStatus
-from headgate.coordinator.batch_coordinator import coordinator_for
+from headgate.coordinator.batch import coordinator_for
 from headgate.errors import Cancelled, ConfigError, HeadgateError, SerializationError
+from headgate.functions.sink import Sink
 from headgate.ids import AttemptId, JobId
 from headgate.net import Authority
-from headgate.spark.tasks import LOOPBACK, Errand, task_host
-from headgate.task.sink import Sink
+from headgate.spark.batch_queues import BatchQueue, filling_source_queues, open_sink_queue, sink_queue
+from headgate.spark.tasks import LOOPBACK, WorkerAssignment, task_host
 from headgate.wire.handshake import SECRET_BYTES
-from headgate.worker.feeds import Outlet, feeding, outlet, outlet_of
-from headgate.worker.link import COORDINATOR
 from headgate.worker.run import run_worker
 
 if TYPE_CHECKING:
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headgate.coordinator import Coordinator
+    from headgate.functions.place import Place
     from headgate.graph.plan import Plan
-    from headgate.spark.closure import Parcel
-    from headgate.task.operator import Place
+    from headgate.spark.closure import PackedPlan
 
 __all__ = ["DataFrameSink", "pipeline_function"]
 
 _GOODBYE_S = 2.0
-_REGISTER_S = 60.0  # all tasks of a barrier stage are there at once
+_REGISTER_S = 60.0  # all tasks of a barrier stage start together
 _STOP_S = 6.0
 _OUTPUT_ROWS = 10_000
 
 
 class DataFrameSink(Sink[Any]):
-    """Makes rows of records: tuples in the order of the schema, dicts, objects with its names, or Arrow batches.
+    """Makes rows from records: tuples in the order of the schema, dicts, objects with its names, or Arrow batches.
 
     >>> import pyarrow as pa
     >>> sink = DataFrameSink(pa.schema([("word", pa.string()), ("n", pa.int64())]))
@@ -60,34 +60,34 @@ class DataFrameSink(Sink[Any]):
     def __init__(self, schema: pa.Schema) -> None:
         self.name = f"rows-{secrets.token_hex(8)}"
         self.schema = schema
-        self._outlet: Outlet | None = None
+        self._queue: BatchQueue | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_outlet": None}
+        return {**self.__dict__, "_queue": None}
 
-    def open(self, place: Place) -> None:  # noqa: ARG002 - there is one queue in a worker
+    def open(self, place: Place) -> None:  # noqa: ARG002 - a worker has one queue
         """Find the queue."""
-        self._outlet = outlet_of(self.name)
+        self._queue = sink_queue(self.name)
 
     def write(self, values: list[Any]) -> None:
-        """Hand batches to Spark; waits while it is slow."""
-        assert self._outlet is not None, "it was opened"
-        import pyarrow as pa  # noqa: PLC0415 - not before it is used
+        """Put batches into the queue; block while it is full."""
+        assert self._queue is not None, "open() was called"
+        import pyarrow as pa  # noqa: PLC0415 - imported when first needed
 
         if values and isinstance(values[0], pa.RecordBatch):
             for value in values:
-                self._outlet.put(self._fitted(value))
+                self._queue.put(self._cast(value))
             return
         for begin in range(0, len(values), _OUTPUT_ROWS):
-            self._outlet.put(self.batch(values[begin : begin + _OUTPUT_ROWS]))
+            self._queue.put(self.batch(values[begin : begin + _OUTPUT_ROWS]))
 
     def batch(self, values: list[Any]) -> pa.RecordBatch:
-        """Records as one Arrow batch.
+        """Return records as one Arrow batch.
 
         Raises:
-            SerializationError: one does not fit the schema.
+            SerializationError: a record does not fit the schema.
         """
-        import pyarrow as pa  # noqa: PLC0415 - not before it is used
+        import pyarrow as pa  # noqa: PLC0415 - imported when first needed
 
         names = self.schema.names
         rows = [self._row(value, names) for value in values]
@@ -96,7 +96,7 @@ class DataFrameSink(Sink[Any]):
             arrays = [pa.array(column, type=field.type) for field, column in zip(self.schema, columns, strict=True)]
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise SerializationError(
-                f"a record does not fit the DataFrame's schema ({self._said()}): {error}"
+                f"a record does not fit the DataFrame's schema ({self._columns()}): {error}"
             ) from error
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -104,7 +104,7 @@ class DataFrameSink(Sink[Any]):
         if isinstance(value, tuple | list):
             if len(value) != len(names):
                 raise SerializationError(
-                    f"a record has {len(value)} values, the DataFrame's schema {len(names)} columns ({self._said()})"
+                    f"a record has {len(value)} values, the DataFrame's schema {len(names)} columns ({self._columns()})"
                 )
             return tuple(value)
         if isinstance(value, dict):
@@ -115,12 +115,12 @@ class DataFrameSink(Sink[Any]):
             return tuple(getattr(value, name) for name in names)
         except AttributeError as error:
             raise SerializationError(
-                f"a record of type {type(value).__name__} is no row of the DataFrame ({self._said()}): {error}; "
+                f"a record of type {type(value).__name__} is no row of the DataFrame ({self._columns()}): {error}; "
                 "give tuples, dicts, or objects with these names"
             ) from error
 
-    def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        import pyarrow as pa  # noqa: PLC0415 - not before it is used
+    def _cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        import pyarrow as pa  # noqa: PLC0415 - imported when first needed
 
         if batch.schema.equals(self.schema):
             return batch
@@ -128,17 +128,17 @@ class DataFrameSink(Sink[Any]):
             return batch.select(self.schema.names).cast(self.schema)
         except (pa.ArrowException, KeyError) as error:
             raise SerializationError(
-                f"a record batch does not fit the DataFrame's schema ({self._said()}): {error}"
+                f"a record batch does not fit the DataFrame's schema ({self._columns()}): {error}"
             ) from error
 
-    def _said(self) -> str:
+    def _columns(self) -> str:
         return ", ".join(f"{field.name} {field.type}" for field in self.schema)
 
 
 def pipeline_function(
-    parcel: Parcel, *, loopback: bool
+    packed: PackedPlan, *, loopback: bool
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that Spark calls in each task of the stage.
+    """Return the function that Spark calls in each task of the stage.
 
     >>> from headgate.spark.closure import pack
     >>> callable(pipeline_function(pack("a plan", same_machine=True), loopback=True))
@@ -146,32 +146,32 @@ def pipeline_function(
     """
 
     def compute(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from headgate.spark.frame_sink import run_pipeline  # noqa: PLC0415 - it runs elsewhere
+        from headgate.spark.frame_sink import run_pipeline  # noqa: PLC0415 - it runs in a Spark worker
 
-        return run_pipeline(parcel, batches, loopback=loopback)
+        return run_pipeline(packed, batches, loopback=loopback)
 
     return compute
 
 
-def run_pipeline(parcel: Parcel, batches: Iterator[pa.RecordBatch], *, loopback: bool) -> Iterator[pa.RecordBatch]:
-    """Run the worker of this Spark task, and give out its rows as they come."""
+def run_pipeline(packed: PackedPlan, batches: Iterator[pa.RecordBatch], *, loopback: bool) -> Iterator[pa.RecordBatch]:
+    """Run the worker of this Spark task, and yield its rows as they arrive."""
     from pyspark import BarrierTaskContext  # noqa: PLC0415 - only in a Spark task
 
     from headgate.spark.closure import cloudpickle  # noqa: PLC0415
 
     task = BarrierTaskContext.get()
     index = task.partitionId()
-    plan, sources, sink = parcel.open()
+    plan, sources, sink = packed.open()
     bind_host = LOOPBACK if loopback else task_host(index)
-    coordinator, said = None, ""
+    coordinator, message = None, ""
     if index == 0:
-        coordinator, errand = _coordinate(plan, bind_host, loopback=loopback)
-        said = base64.b64encode(cloudpickle.dumps(errand)).decode("ascii")
+        coordinator, assignment = _coordinate(plan, bind_host, loopback=loopback)
+        message = base64.b64encode(cloudpickle.dumps(assignment)).decode("ascii")
     try:
-        errand = cloudpickle.loads(base64.b64decode(task.allGather(said)[0]))
-        plan = replace(plan, job=errand.job)
-        with outlet(sink) as rows, feeding(sources, batches, in_turn=plan.batch):
-            yield from _compute(plan, index, errand, bind_host, rows)
+        assignment = cloudpickle.loads(base64.b64decode(task.allGather(message)[0]))
+        plan = replace(plan, job=assignment.job)
+        with open_sink_queue(sink) as rows, filling_source_queues(sources, batches, in_turn=plan.batch):
+            yield from _compute(plan, index, assignment, bind_host, rows)
         if coordinator is not None:
             coordinator.job.wait(_STOP_S)
             if coordinator.job.status is not JobStatus.FINISHED:
@@ -181,10 +181,10 @@ def run_pipeline(parcel: Parcel, batches: Iterator[pa.RecordBatch], *, loopback:
             coordinator.close()
 
 
-def _coordinate(plan: Plan, bind_host: str, *, loopback: bool) -> tuple[Coordinator, Errand]:
-    """The coordinator of this run, in the task of worker 0. Runs that Spark repeats differ by their secret and name."""
+def _coordinate(plan: Plan, bind_host: str, *, loopback: bool) -> tuple[Coordinator, WorkerAssignment]:
+    """Start the coordinator of this run, in the task of worker 0. A repeated run has another secret and name."""
     secret, attempt = secrets.token_bytes(SECRET_BYTES), AttemptId(1)
-    plan = replace(plan, job=JobId(f"{plan.job}-{secrets.token_hex(4)}"))  # so do their files in BATCH
+    plan = replace(plan, job=JobId(f"{plan.job}-{secrets.token_hex(4)}"))  # its files in BATCH have another name, too
     credentials = None
     if not loopback:
         authority = Authority(plan.job, datetime.now(UTC))
@@ -200,11 +200,13 @@ def _coordinate(plan: Plan, bind_host: str, *, loopback: bool) -> tuple[Coordina
         registration_timeout_s=_REGISTER_S,
         goodbye_timeout_s=_GOODBYE_S,
     )
-    return coordinator, Errand(coordinator.start(), attempt, secret, credentials, plan.job)
+    return coordinator, WorkerAssignment(coordinator.start(), attempt, secret, credentials, plan.job)
 
 
-def _compute(plan: Plan, index: int, errand: Errand, bind_host: str, rows: Outlet) -> Iterator[pa.RecordBatch]:
-    """Run the worker in a thread, and drain its rows meanwhile."""
+def _compute(
+    plan: Plan, index: int, assignment: WorkerAssignment, bind_host: str, rows: BatchQueue
+) -> Iterator[pa.RecordBatch]:
+    """Run the worker in a thread, and yield its rows meanwhile."""
     errors: list[BaseException] = []
 
     def work() -> None:
@@ -212,11 +214,11 @@ def _compute(plan: Plan, index: int, errand: Errand, bind_host: str, rows: Outle
             run_worker(
                 plan,
                 index,
-                errand.attempt,
-                errand.secret,
-                errand.coordinator,
+                assignment.attempt,
+                assignment.secret,
+                assignment.coordinator,
                 bind_host=bind_host,
-                credentials=None if errand.credentials is None else errand.credentials[index],
+                credentials=None if assignment.credentials is None else assignment.credentials[index],
             )
         except BaseException as error:  # noqa: BLE001 - raised again in Spark's thread
             errors.append(error)
@@ -240,12 +242,12 @@ def _compute(plan: Plan, index: int, errand: Errand, bind_host: str, rows: Outle
 
 
 def arrow_schema(schema: Any) -> tuple[Any, pa.Schema]:
-    """A Spark schema, given as one or as DDL, and the Arrow schema of its batches.
+    """Return the Spark schema, given as such or as DDL, and the Arrow schema of its batches.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is not a schema.
     """
-    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - only where it is asked for
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - imported when first needed
     from pyspark.sql.types import StructType, _parse_datatype_string  # noqa: PLC0415
 
     try:

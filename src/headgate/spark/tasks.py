@@ -1,7 +1,7 @@
 """What runs in Spark's Python workers: one worker of a job per task of a barrier stage.
 
-Called by Spark on the main thread of a Python worker, which may have served another job before and will serve others
-after. Nothing is left behind when a function here returns or raises.
+Spark calls it on the main thread of a Python worker, which may have run other jobs before and may run others after.
+Nothing is left when a function here returns or raises.
 """
 
 from __future__ import annotations
@@ -20,76 +20,78 @@ if TYPE_CHECKING:
 
     from headgate.ids import AttemptId, JobId
     from headgate.net import Address, Credentials
-    from headgate.spark.closure import Parcel
+    from headgate.spark.closure import PackedPlan
 
-__all__ = ["LOOPBACK", "Errand", "host_ip", "task_host", "worker_function"]
+__all__ = ["LOOPBACK", "WorkerAssignment", "host_ip", "task_host", "worker_function"]
 
 LOOPBACK = "127.0.0.1"
-"""Where workers listen that are all on one machine."""
+"""The address of workers that all run on one machine."""
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
-    """What a worker is told besides its plan: where the coordinator is, and how to prove itself to it.
+class WorkerAssignment:
+    """What a worker needs besides its plan: the coordinator's address, and how to prove itself.
 
     >>> from headgate.ids import AttemptId
     >>> from headgate.net import Address
-    >>> Errand(Address("127.0.0.1", 7077), AttemptId(1), secret=bytes(32))
-    Errand(coordinator=Address(host='127.0.0.1', port=7077), attempt=1)
+    >>> WorkerAssignment(Address("127.0.0.1", 7077), AttemptId(1), secret=bytes(32))
+    WorkerAssignment(coordinator=Address(host='127.0.0.1', port=7077), attempt=1)
     """
 
     coordinator: Address
     attempt: AttemptId
     secret: bytes = field(repr=False)
     credentials: Mapping[int, Credentials] | None = field(default=None, repr=False)  # by worker; None: loopback
-    job: JobId | None = field(default=None, repr=False)  # None: as the plan says
+    job: JobId | None = field(default=None, repr=False)  # None: that of the plan
 
 
-def worker_function(parcel: Parcel, errand: Errand) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that Spark calls in each of its tasks; it gives out nothing.
+def worker_function(
+    packed: PackedPlan, assignment: WorkerAssignment
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function that Spark calls in each of its tasks; it yields no rows.
 
     >>> from headgate.ids import AttemptId
     >>> from headgate.net import Address
     >>> from headgate.spark.closure import pack
-    >>> errand = Errand(Address("127.0.0.1", 7077), AttemptId(1), secret=bytes(32))
-    >>> callable(worker_function(pack(("a plan", []), same_machine=True), errand))
+    >>> assignment = WorkerAssignment(Address("127.0.0.1", 7077), AttemptId(1), secret=bytes(32))
+    >>> callable(worker_function(pack(("a plan", []), same_machine=True), assignment))
     True
     """
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from headgate.spark.tasks import run_task  # noqa: PLC0415 - it runs elsewhere
+        from headgate.spark.tasks import run_task  # noqa: PLC0415 - it runs in a Spark worker
 
-        run_task(parcel, errand, batches)
+        run_task(packed, assignment, batches)
         return iter(())
 
     return work
 
 
-def run_task(parcel: Parcel, errand: Errand, batches: Iterator[pa.RecordBatch]) -> None:
+def run_task(packed: PackedPlan, assignment: WorkerAssignment, batches: Iterator[pa.RecordBatch]) -> None:
     """Run the worker of this Spark task until the job is over."""
     from pyspark import BarrierTaskContext  # noqa: PLC0415 - only in a Spark task
 
-    from headgate.worker.feeds import feeding  # noqa: PLC0415
+    from headgate.spark.batch_queues import filling_source_queues  # noqa: PLC0415
 
     task = BarrierTaskContext.get()
     index = task.partitionId()
-    plan, sources = parcel.open()
-    with feeding(sources, batches, in_turn=plan.batch):
+    plan, sources = packed.open()
+    with filling_source_queues(sources, batches, in_turn=plan.batch):
         run_worker(
             plan,
             index,
-            errand.attempt,
-            errand.secret,
-            errand.coordinator,
-            bind_host=LOOPBACK if errand.credentials is None else task_host(index),
-            credentials=None if errand.credentials is None else errand.credentials[index],
-            driver_here=errand.credentials is None,
-            fresh=lambda: parcel.open()[0],
+            assignment.attempt,
+            assignment.secret,
+            assignment.coordinator,
+            bind_host=LOOPBACK if assignment.credentials is None else task_host(index),
+            credentials=None if assignment.credentials is None else assignment.credentials[index],
+            driver_here=assignment.credentials is None,
+            fresh=lambda: packed.open()[0],
         )
 
 
 def task_host(index: int) -> str:
-    """The address of this task's executor, as Spark knows it.
+    """Return the address of this task's executor, from Spark.
 
     >>> task_host(0)  # doctest: +SKIP
     '10.0.0.7'
@@ -100,7 +102,7 @@ def task_host(index: int) -> str:
 
 
 def host_ip(host: str) -> str:
-    """The IP address of a host.
+    """Return the IP address of a host.
 
     >>> host_ip("127.0.0.1"), host_ip("[::1]")
     ('127.0.0.1', '::1')

@@ -1,84 +1,61 @@
-"""What an operator is: the unit that chains are made of.
+"""Operator: the unit of a chain.
 
-A subtask has one chain of operators, all called on its task's thread. Data moves through a chain in small batches: a
-list of values and, where they have event times, a list of as many timestamps. An operator calls the user's functions
-for a whole batch, gathers what they give out, and then hands it on by one call (T1): so an error inside user code is
-always that operator's own.
+A subtask has one chain of operators, and its task's thread calls all of them. A chain processes small batches: a list
+of values and, if the values have event times, a list of as many timestamps. An operator calls the user's functions for
+a whole batch, collects their results, and emits them by one call (T1): so an error inside user code always belongs to
+that operator.
 
-Invariants: `open` comes before anything else and `close` after everything else, also after a failure; values are given
-to one input at a time; a list that was emitted belongs to whoever gets it.
+Invariants: `open` is the first call and `close` the last, also after a failure. Values are passed to one input at a
+time. A list that was emitted, and every value in it, belongs to the output: the emitting operator and its user's
+function never change it. Results that user functions could change later are copied first (`task.operators.calls`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headgate.errors import Cancelled, UserCodeError
 
 if TYPE_CHECKING:
-    import logging
     from collections.abc import Callable
     from contextlib import AbstractContextManager
     from types import TracebackType
 
-    from headgate.task.spill import SpillSpace
+    from headgate.record.element import Event
+    from headgate.task.place import OperatorPlace
 
-__all__ = ["MAX_WATERMARK_MS", "Operator", "Output", "Place", "Times", "Values"]
+__all__ = ["Operator", "Output", "Times", "Values"]
 
 Values = list[Any]
 """The values of a batch."""
 
 Times = list[int] | None
-"""Their event times in milliseconds, one for each; None: they have none."""
-
-MAX_WATERMARK_MS = 2**63 - 1
-"""The watermark at the end of a bounded input: no event time is later."""
+"""The event times of a batch in milliseconds, one for each value; None: the values have none."""
 
 
 class Output(Protocol):
-    """Where an operator's results go: the next operators of the chain, and exchanges."""
+    """The receiver of an operator's results: the next operators of the chain, and exchanges."""
 
     def emit(self, values: Values, times: Times = None) -> None:
-        """Hand on a batch; it belongs to the output from now on. An empty one is nothing."""
+        """Emit a batch, which then belongs to the output. An empty batch has no effect."""
         ...
 
     def emit_to(self, tag: str, values: Values, times: Times = None) -> None:
-        """Hand on a batch as a side output."""
+        """Emit a batch to a side output."""
         ...
 
     def emit_watermark(self, timestamp_ms: int) -> None:
-        """Say that no event time up to this one will follow."""
+        """Emit a watermark: no value with an event time up to this one follows."""
         ...
 
     def emit_status(self, *, active: bool) -> None:
-        """Say whether this stream takes part in the watermark from now on, or is idle."""
+        """Emit the stream's status: an idle stream does not hold the watermark back."""
         ...
 
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where an operator runs, and what it may use there.
-
-    >>> import logging
-    >>> Place("map", 1, 4, 128, lambda: 0, logging.getLogger("headgate.user")).subtask
-    1
-    """
-
-    operator: str  # its name, as error texts show it
-    subtask: int
-    parallelism: int
-    max_parallelism: int
-    wall_ms: Callable[[], int]  # processing time
-    logger: logging.Logger
-    object_reuse: bool = False
-    wake: Callable[[], object] = field(default=lambda: None)
-    """Lets the task's loop come by, from any thread: it calls `Operator.on_wake`."""
-    counters: dict[str, int] = field(default_factory=dict)
-    """The user's own counters, by name, as the job's status shows them."""
-    spill: SpillSpace | None = None
-    """Where operators of a job in BATCH mode put what does not fit in memory; None: everything stays there."""
+    def emit_event(self, event: Event) -> None:
+        """Emit an event to every output, after everything that was emitted before it."""
+        ...
 
 
 class Operator(ABC):
@@ -94,81 +71,85 @@ class Operator(ABC):
     """
 
     out: Output
-    place: Place
-    keeps = False
-    """Whether the user's code may change, later, what it has emitted: then others get copies, unless
-    `execution.object_reuse` is on."""
+    place: OperatorPlace
 
     def in_batch(self) -> Operator:
-        """What runs instead in BATCH mode, with the same final results; asked before anything else, once."""
+        """Return the operator that replaces this one in BATCH mode, with the same final results. Called once, first."""
         return self
 
     def open(self) -> None:
-        """Prepare, before the first value."""
+        """Prepare for the first value."""
 
     @abstractmethod
     def process(self, values: Values, times: Times) -> None:
-        """A batch of the (first) input; the operator may keep or change the lists."""
+        """Process a batch of the (first) input; the operator may keep or change the lists."""
 
     def process_second(self, values: Values, times: Times) -> None:
-        """A batch of the second input, of an operator that has two."""
+        """Process a batch of the second input, in an operator with two inputs."""
         raise NotImplementedError(f"{type(self).__name__} has one input")
 
     def watermark(self, timestamp_ms: int) -> None:
-        """The watermark of all inputs together has risen."""
+        """Process a watermark: the least of all inputs has increased."""
         self.out.emit_watermark(timestamp_ms)
 
     def status(self, *, active: bool) -> None:
-        """All inputs are idle now, or one is active again."""
+        """Process a status: all inputs are idle, or one is active again."""
         self.out.emit_status(active=active)
 
+    def event(self, event: Event) -> None:
+        """Forward an event that arrived with the data (K4): a checkpoint barrier, the end of a superstep, a user's.
+
+        An operator with pending results emits those of all earlier values first.
+        """
+        self.out.emit_event(event)
+
     def next_timer_ms(self) -> int | None:
-        """When `on_timers` wants to be called next, in processing time (`place.wall_ms()`); None: never."""
+        """Return the processing time (`place.wall_ms()`) of the next `on_timers` call; None: no call is needed."""
         return None
 
     def on_timers(self, now_ms: int) -> None:
-        """Processing time has come to `next_timer_ms`, or later."""
+        """Run the timers that are due: processing time has reached `next_timer_ms`."""
 
     def on_wake(self) -> None:
-        """Somebody has called `place.wake`."""
+        """Continue work that was waiting for another thread, which has called `place.wake`."""
 
     def flush(self) -> None:
-        """The task has no input at hand: give out what waits for more."""
+        """Emit results that wait for more input: the task has none at hand."""
 
     def end_input(self, index: int) -> None:
-        """One of the inputs (0 or 1) has ended: nothing more comes from it."""
+        """Process the end of one of the inputs (0 or 1)."""
 
     def finish(self) -> None:
-        """All inputs have ended, and the last watermark has come: give out what is left."""
+        """Emit the remaining results: all inputs have ended, after the last watermark."""
 
     def cancel(self) -> None:
-        """The job is cancelled: let a call that waits end with Cancelled. From any thread; may be repeated."""
+        """Make blocked calls raise Cancelled. Called from any thread, possibly more than once."""
 
     def close(self) -> None:
-        """Let go of everything. Called once after `open`, also after a failure."""
+        """Release all resources. Called once after `open`, also after a failure."""
 
     @staticmethod
-    def answers(function: Callable[..., Any], *lists: list[Any]) -> list[Any]:
-        """A user's function called for each; to be used inside `user_code`.
+    def call_each(function: Callable[..., Any], *lists: list[Any]) -> list[Any]:
+        """Return the results of a user's function for each element; to be called inside `user_code`.
 
-        `map` takes a StopIteration of the function for the end of the list, which would lose the rest of a batch.
+        `map` treats a StopIteration of the function as the end of the list, which would lose the rest of a batch.
         """
-        given = list(map(function, *lists))
-        if len(given) != len(lists[0]):
+        results = list(map(function, *lists))
+        if len(results) != len(lists[0]):
             raise RuntimeError("the function raised StopIteration: `next` without a default, perhaps")
-        return given
+        return results
 
     def user_code(self) -> AbstractContextManager[None]:
-        """Whatever is raised inside becomes a UserCodeError that names this operator and subtask."""
-        return _UserCode(self)
+        """Return a context manager that turns an error into a UserCodeError of this operator and subtask."""
+        return _UserCodeBlock(self)
 
-    def blamed(self, error: BaseException) -> UserCodeError:
-        """An error as one that names this operator and subtask."""
+    def user_code_error(self, error: BaseException) -> UserCodeError:
+        """Return a UserCodeError of this operator and subtask."""
         return UserCodeError.of(error, operator=self.place.operator, subtask=self.place.subtask)
 
 
-class _UserCode:
-    """See `Operator.user_code`; a class, for a generator would cost a third of a small batch's time."""
+class _UserCodeBlock:
+    """See `Operator.user_code`. A class, because a generator costs a third of a small batch's time."""
 
     __slots__ = ("_operator",)
 
@@ -182,4 +163,4 @@ class _UserCode:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None and not isinstance(error, Cancelled | UserCodeError):
-            raise self._operator.blamed(error) from error  # a user's sys.exit() ends the job, not just its thread
+            raise self._operator.user_code_error(error) from error  # also SystemExit: it ends the job, not the thread

@@ -1,16 +1,16 @@
-"""A deterministic simulator of the exchange: the production parts under seeded time, weather and faults.
+"""A deterministic simulator of the exchange: the production classes in virtual time, with seeded faults.
 
-`simulate` runs one seed, `simulate_many` a lot of them; `Simulation` takes a plan and faults of your own. Below them,
-`Simulator` is virtual time, `SimNet` and `SimTransport` are its network and `SimSync` its locks: enough to test other
-code against a headgate that lives in it.
+`simulate` runs one seed, `simulate_many` runs many; `Simulation` takes a plan and faults of your own. Below them,
+`Simulator` is virtual time, `SimNet` and `SimTransport` are the network, and `SimSync` has the locks: with these, code
+of your own can be tested in the same virtual time.
 """
 
 from headgate.testing.faults import KINDS, Fault, draw_faults
 from headgate.testing.many import Failure, simulate_many
-from headgate.testing.plan import Plan, ProducerPlan, draw_plan
+from headgate.testing.plan import ProducerPlan, SimPlan, draw_plan
 from headgate.testing.simnet import SimListener, SimNet, SimTransport
 from headgate.testing.simstream import Cut, SimStream, Tap, Weather
-from headgate.testing.simulation import Outcome, Simulation, simulate
+from headgate.testing.simulation import Simulation, SimulationOutcome, simulate
 from headgate.testing.simulator import Actor, Scheduled, Simulator, fork
 from headgate.testing.waiting import SimLock, SimSync, SimWaiter
 
@@ -20,18 +20,18 @@ __all__ = [
     "Cut",
     "Failure",
     "Fault",
-    "Outcome",
-    "Plan",
     "ProducerPlan",
     "Scheduled",
     "SimListener",
     "SimLock",
     "SimNet",
+    "SimPlan",
     "SimStream",
     "SimSync",
     "SimTransport",
     "SimWaiter",
     "Simulation",
+    "SimulationOutcome",
     "Simulator",
     "Tap",
     "Weather",

@@ -1,4 +1,4 @@
-"""What faults do to connections: they end, are damaged, or somebody comes who should not.
+"""Faults of connections: they end, frames are damaged, or a process connects that does not belong to the job.
 
 The table of kinds in `faults` names these functions; each is called once, when its fault strikes.
 """
@@ -22,17 +22,17 @@ _MS = 1_000_000
 
 
 def keep_waiting(fault: Fault, simulation: Simulation) -> None:
-    """Time is lost: who waits for a producer that is late may give up."""
+    """Time is lost: a consumer of a late producer may stop requesting its partition."""
     if simulation.job.late_ns:
         for consumer in range(len(simulation.plan.consumers)):
             simulation.job.blame_gate(consumer, str(fault), PartitionNotFound)
 
 
-# Connections that end: who uses them learns of it.
+# Connections that end: the tasks that use them fail.
 
 
 def black_hole(fault: Fault, simulation: Simulation) -> None:
-    """Nothing passes from one worker to another, perhaps both ways, for so long that it is noticed, or for ever."""
+    """Nothing is delivered from one worker to another, or both ways, until a time limit passes, or for ever."""
     keep_waiting(fault, simulation)
     simulation.blame_wire(fault.first, fault.second, str(fault))
     duration_ns = simulation.plan.long_ns(fault.amount)
@@ -44,7 +44,7 @@ def black_hole(fault: Fault, simulation: Simulation) -> None:
 
 
 def long_pause(fault: Fault, simulation: Simulation) -> None:
-    """A worker does nothing for so long that the others notice."""
+    """A worker is paused for longer than every time limit."""
     keep_waiting(fault, simulation)
     duration_ns = simulation.plan.long_ns(fault.amount)
     simulation.job.blame_worker(fault.first, str(fault))
@@ -53,7 +53,7 @@ def long_pause(fault: Fault, simulation: Simulation) -> None:
 
 
 def large_jump(fault: Fault, simulation: Simulation) -> None:
-    """A clock jumps past every time limit."""
+    """A worker's clock jumps by more than every time limit."""
     keep_waiting(fault, simulation)
     job = simulation.job
     job.blame_worker(fault.first, str(fault))
@@ -61,14 +61,14 @@ def large_jump(fault: Fault, simulation: Simulation) -> None:
 
 
 def reset(fault: Fault, simulation: Simulation) -> None:
-    """The connection breaks after some more bytes, wherever that is."""
+    """The connection breaks after some more bytes, also inside a frame."""
     simulation.job.blame_pair(fault.first, fault.second, str(fault))
     for stream in simulation.streams(fault.first, fault.second)[:1]:
         stream.breaks_after = int(fault.amount * 200)
 
 
 def half_close(fault: Fault, simulation: Simulation) -> None:
-    """One direction ends in order; the other end learns later that nobody listens any more."""
+    """One direction ends in order; the other end is reset later."""
     simulation.job.blame_pair(fault.first, fault.second, str(fault))
     for stream in simulation.streams(fault.first, fault.second)[:1]:
         stream.half_close()
@@ -77,10 +77,10 @@ def half_close(fault: Fault, simulation: Simulation) -> None:
 
 
 def refused(fault: Fault, simulation: Simulation) -> None:
-    """A port is closed for a while."""
+    """A worker's port is closed for a while."""
     net, worker = simulation.net, simulation.job.workers[fault.first]
     if worker.crashed:
-        return  # where it listened, one of a new attempt may listen now
+        return  # a worker of a new attempt may have its port now
     listener = net.listeners.pop(worker.address, None)
     if listener is None:
         return
@@ -94,7 +94,7 @@ def refused(fault: Fault, simulation: Simulation) -> None:
 
 
 def flip(fault: Fault, simulation: Simulation) -> None:
-    """A bit of a data frame changes: of its payload where that is checked, else where it must be noticed anyway."""
+    """A bit of a data frame is flipped: of the payload if there are checksums, otherwise of the head."""
     simulation.job.blame_pair(fault.first, fault.second, str(fault), RemoteProtocolError, CorruptStream)
 
     def damage(frame: bytes, payload: int) -> int | None:
@@ -108,14 +108,14 @@ def flip(fault: Fault, simulation: Simulation) -> None:
 
 
 def replay(fault: Fault, simulation: Simulation) -> None:
-    """A data frame comes twice."""
+    """A data frame is delivered twice."""
     simulation.job.blame_pair(fault.first, fault.second, str(fault), RemoteProtocolError)
     for direction in _directions(fault, simulation):
         direction.replay = True
 
 
 def stale_frame(fault: Fault, simulation: Simulation) -> None:
-    """A message of an earlier attempt comes late, in the middle of this one."""
+    """A frame of an earlier attempt is delivered among those of this one."""
     simulation.job.blame_pair(fault.first, fault.second, str(fault), RemoteProtocolError)
     for direction in _directions(fault, simulation):
         direction.stale = True
@@ -126,16 +126,16 @@ def _directions(fault: Fault, simulation: Simulation) -> list[Direction]:
     return [stream.tap for stream in streams if isinstance(stream.tap, Direction)]
 
 
-# Somebody else at the door: nobody may notice.
+# Processes that do not belong to the job: no task may fail.
 
 
 def stale_attempt(fault: Fault, simulation: Simulation) -> None:
-    """A worker of an earlier attempt comes back."""
+    """A worker of an earlier attempt connects."""
     simulation.add_stranger(fault.first, fault.second, attempt=simulation.job.attempt - 1)
 
 
 def duplicate(fault: Fault, simulation: Simulation) -> None:
-    """A worker connects a second time: only what these two exchange may suffer."""
+    """A second copy of a worker connects: only the channels between these two workers may fail."""
     simulation.job.blame_pair(fault.first, fault.second, str(fault), PartitionNotFound, Cancelled, RemoteProtocolError)
     for number in (fault.first, fault.second):
         simulation.job.workers[number].deceived = True
@@ -143,11 +143,24 @@ def duplicate(fault: Fault, simulation: Simulation) -> None:
 
 
 def garbage(fault: Fault, simulation: Simulation) -> None:
-    """Somebody connects and says anything at all, or what somebody else has said before."""
-    said = [talk.directions[0].hello for talk in simulation.conversations if talk.directions[0].hello]
+    """A process connects and sends random bytes, or the recorded handshake of a worker."""
+    hellos = [talk.directions[0].hello for talk in simulation.conversations if talk.directions[0].hello]
     chance = fork(simulation.simulator.seed, f"garbage/{fault.at_step}")
-    if said and fault.amount < 0.5:
-        data = chance.choice(said)
+    if hellos and fault.amount < 0.5:
+        data = chance.choice(hellos)
     else:
         data = chance.choice((chance.randbytes(200), b"GET / HTTP/1.1\r\n\r\n", b""))
-    simulation.knock(fault.first, data)
+    simulation.connect_raw(fault.first, data)
+
+
+def crowd(fault: Fault, simulation: Simulation) -> None:
+    """More processes than may be half-open connect to a worker, some at once and some later, and send nothing.
+
+    The workers of the job still connect within their time limit.
+    """
+    chance = fork(simulation.simulator.seed, f"crowd/{fault.at_step}")
+    for _ in range(int((1 + fault.amount) * simulation.plan.max_half_open)):
+        delay_ns = int(chance.choice((0, 0, 0.2)) * simulation.plan.short_ns(chance.random()))
+        simulation.simulator.after(
+            delay_ns, lambda: simulation.connect_raw(fault.first, b""), simulation.world, "a stranger connects"
+        )

@@ -1,8 +1,8 @@
-"""What goes wrong in a simulation: drawn from the seed, each at a moment of its own.
+"""The faults of a simulation.
 
-A fault strikes once, after so many actions. Before it does, it tells the job whom it may end and how (`Job.blame_*`);
-faults that only cost time blame nobody, and everything must arrive. `draw_faults` draws some for a seed; a list of your
-own makes a simulation of your own.
+A fault strikes once, after a number of actions. Before, it registers with the job which tasks may fail and with which
+errors (`SimJob.blame_*`). A fault that only costs time registers nothing: then every record must be delivered.
+`draw_faults` draws the faults of a seed; a simulation with a list of your own is a test of your own.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headgate.buffer.budget import PoolBounds
 from headgate.errors import (
     Cancelled,
     HeadgateError,
@@ -27,19 +28,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headgate.buffer import LocalPool, Segment
-    from headgate.testing.plan import Plan
+    from headgate.testing.plan import SimPlan
     from headgate.testing.producers import ProducerTask
     from headgate.testing.simulation import Simulation
 
 __all__ = ["KINDS", "Fault", "draw_faults"]
 
 _MS = 1_000_000
-_GONE = Cancelled, ProducerFailed, PartitionNotFound  # what the readers of a partition that was released may see
+_LONG_CAUSE = "division by zero: ½ · 0 in line 1, " * 20  # 720 bytes; an error text may have 1,024
+_GONE = Cancelled, ProducerFailed, PartitionNotFound  # the errors that readers of a released partition may get
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that goes wrong.
+    """One fault: its kind, when it strikes, and which workers or tasks it strikes.
 
     >>> str(Fault("pause", at_step=100, first=1, second=0, amount=0.5))
     'pause after 100 actions (1, 0, 0.500)'
@@ -47,38 +49,35 @@ class Fault:
 
     kind: str
     at_step: int
-    first: int  # a worker, producer or consumer: the kind says which
+    first: int  # a worker, producer or consumer, depending on the kind
     second: int  # another worker
-    amount: float = field(default=0.5)  # how much of it, from 0 to 1
+    amount: float = field(default=0.5)  # its strength, from 0 to 1
 
     def __str__(self) -> str:
         return f"{self.kind} after {self.at_step} actions ({self.first}, {self.second}, {self.amount:.3f})"
 
     def strike(self, simulation: Simulation) -> None:
-        """Let it go wrong."""
+        """Let the fault strike."""
         KINDS[self.kind](self, simulation)
 
 
-def draw_faults(chance: random.Random, plan: Plan) -> list[Fault]:
-    """The faults of one seed, by the time they strike.
-
-    >>> from headgate.testing.plan import draw_plan
-    >>> plan = draw_plan(fork(7, "plan"))
-    >>> draw_faults(fork(7, "faults"), plan) == draw_faults(fork(7, "faults"), plan)
-    True
-    """
+def draw_faults(chance: random.Random, plan: SimPlan) -> list[Fault]:
+    """Draw the faults of one seed, in the order in which they strike."""
     faults = []
-    # One exchange behind another: whoever fails fails the next, and so on. There, only time is lost.
+    # With one exchange behind another, a failed task fails all tasks behind it. There, faults only cost time.
     kinds = list(HARMLESS if plan.relayed else KINDS)
     for _ in range(chance.choice((0, 1, 1, 1, 2, 2, 3))):
         first = chance.randrange(plan.workers)
         second = (first + chance.randrange(1, plan.workers)) % plan.workers
-        at_step = int(1000 * chance.random() ** 2)  # more of them early: most seeds are short
-        faults.append(Fault(chance.choice(kinds), at_step, first, second, chance.random()))
+        at_step = int(1000 * chance.random() ** 2)  # more early ones: most simulations are short
+        kind = chance.choice(kinds)
+        if kind == "crowd of strangers":
+            at_step //= 50  # while connections are opened
+        faults.append(Fault(kind, at_step, first, second, chance.random()))
     return sorted(faults, key=lambda fault: fault.at_step)
 
 
-# Time lost: everything must still arrive.
+# Faults that cost time: every record must still be delivered.
 
 
 def _stall(fault: Fault, simulation: Simulation) -> None:
@@ -120,22 +119,22 @@ def _too_large(fault: Fault, simulation: Simulation) -> None:
 
 
 def _late_partition(fault: Fault, simulation: Simulation) -> None:
-    """A producer registers only after its consumers have asked a few times."""
+    """A producer registers its partition only after its consumers have requested it a few times."""
     plan = simulation.plan
     delay_ns = int(0.8 * fault.amount * plan.last_try_ms * _MS)
     simulation.job.late_ns[fault.first % len(plan.producers)] = delay_ns
 
 
 def _churn(fault: Fault, simulation: Simulation) -> None:
-    """Other pools come and go and take what is spare meanwhile."""
+    """Other pools are created, use spare buffers, and are destroyed."""
     worker = simulation.job.workers[fault.first]
     chance, simulator = fork(simulation.simulator.seed, f"churn/{fault.at_step}"), simulation.simulator
     held: list[tuple[LocalPool, list[Segment]]] = []
 
-    def come() -> None:
+    def create() -> None:
         try:
-            required = 0 if simulation.job.late_ns else chance.randint(0, 2)  # who is late still needs its own
-            pool = worker.pool("churn", required=required, maximum=chance.choice((2, None)))
+            required = 0 if simulation.job.late_ns else chance.randint(0, 2)  # a late producer still needs its buffers
+            pool = worker.create_pool("churn", PoolBounds(required, chance.choice((2, None))))
         except InsufficientBuffers:
             return
         taken: list[Segment] = []
@@ -143,9 +142,9 @@ def _churn(fault: Fault, simulation: Simulation) -> None:
             while chance.random() < 0.8 and (segment := pool.try_request_locked()) is not None:
                 taken.append(segment)
         held.append((pool, taken))
-        simulator.after(chance.randint(0, 20 * _MS), go, worker.actor, "churn: a pool goes")
+        simulator.after(chance.randint(0, 20 * _MS), destroy, worker.actor, "churn: destroy a pool")
 
-    def go() -> None:
+    def destroy() -> None:
         pool, taken = held.pop(0)
         if chance.random() < 0.5:
             pool.destroy()
@@ -157,10 +156,10 @@ def _churn(fault: Fault, simulation: Simulation) -> None:
         pool.destroy()
 
     for _ in range(chance.randint(1, 4)):
-        simulator.after(chance.randint(0, 5 * _MS), come, worker.actor, "churn: a pool comes")
+        simulator.after(chance.randint(0, 5 * _MS), create, worker.actor, "churn: create a pool")
 
 
-# Tasks and workers that end.
+# Faults that end tasks and workers.
 
 
 def _cancel_gate(fault: Fault, simulation: Simulation) -> None:
@@ -176,7 +175,7 @@ def _cancel_partition(fault: Fault, simulation: Simulation) -> None:
 
 
 def _cancel_job(fault: Fault, simulation: Simulation) -> None:
-    """Every partition of one worker is released and forgotten."""
+    """Every partition of one worker is released and removed from its registry."""
     job = simulation.job
     worker = job.workers[fault.first]
     for producer in job.producers.values():
@@ -186,9 +185,15 @@ def _cancel_job(fault: Fault, simulation: Simulation) -> None:
 
 
 def _fail_producer(fault: Fault, simulation: Simulation) -> None:
-    error = UserCodeError("division by zero", operator="map", subtask=fault.first)
-    kinds = UserCodeError, ProducerFailed, PartitionNotFound
-    _with_producer(fault, simulation, lambda task: None if task.done else task.fail(error), *kinds)
+    error = UserCodeError(f"{_LONG_CAUSE} {fault.at_step}", operator="map", subtask=fault.first)
+
+    def act(task: ProducerTask) -> None:
+        # A reader that requests the partition later gets PartitionNotFound; every other reader gets the whole cause.
+        simulation.job.blame_partition(task.number, str(fault), UserCodeError, ProducerFailed, text=str(error))
+        if not task.done:
+            task.fail(error)
+
+    _with_producer(fault, simulation, act, PartitionNotFound)
 
 
 def _with_producer(
@@ -202,14 +207,14 @@ def _with_producer(
 
 
 def _missing_partition(fault: Fault, simulation: Simulation) -> None:
-    """A producer never comes."""
+    """A producer never registers its partition."""
     number = fault.first % len(simulation.plan.producers)
     simulation.job.blame_partition(number, str(fault), PartitionNotFound)
     simulation.job.late_ns[number] = NEVER_NS
 
 
 def _crash(fault: Fault, simulation: Simulation) -> None:
-    """A worker is gone, with or without a word; the job may be tried again."""
+    """A worker crashes, with or without a reset of its connections; the job may be attempted again."""
     simulation.crash(fault.first, str(fault), silent=fault.amount < 0.3, again=fault.amount > 0.5)
 
 
@@ -224,11 +229,12 @@ HARMLESS = (
     "pools come and go",
     "stale attempt",
     "garbage",
+    "crowd of strangers",
 )
 """Kinds that end no task."""
 
 AT_THE_START = ("late partition", "missing partition")
-"""Kinds that strike before anything moves."""
+"""Kinds that strike before the first action."""
 
 KINDS: dict[str, Callable[[Fault, Simulation], None]] = {
     "stall": _stall,
@@ -258,5 +264,6 @@ KINDS: dict[str, Callable[[Fault, Simulation], None]] = {
     "stale attempt": damage.stale_attempt,
     "duplicate connection": damage.duplicate,
     "garbage": damage.garbage,
+    "crowd of strangers": damage.crowd,
 }
-"""Every kind of fault, by name, and what it does."""
+"""Every kind of fault, by name, and the function that lets it strike."""

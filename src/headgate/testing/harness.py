@@ -1,26 +1,28 @@
-"""One operator by itself: values in, and what it gives out, with time in the test's hand."""
+"""A harness that runs one operator without a job: a test passes values in, and advances the time."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Any
 
-from headgate.task.operator import MAX_WATERMARK_MS, Place
+from headgate.functions.times import MAX_WATERMARK_MS
+from headgate.task.place import OperatorPlace
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from headgate.record.element import Event
+    from headgate.task.batch.spill import SpillSpace
     from headgate.task.operator import Operator, Times, Values
-    from headgate.task.spill import SpillSpace
 
 __all__ = ["OperatorHarness"]
 
 
 class OperatorHarness:
-    """Runs an operator without a job around it.
+    """Runs one operator without a job, and collects what it emits.
 
-    >>> from headgate.task.basic import Map
+    >>> from headgate.task.operators.basic import Map
     >>> with OperatorHarness(Map(str.upper)) as harness:
     ...     harness.process(["to", "be"])
     ...     harness.watermark(7)
@@ -29,7 +31,7 @@ class OperatorHarness:
 
     With `batch` it runs as in BATCH mode, where it may `spill`:
 
-    >>> from headgate.task.keyed import KeyedCount
+    >>> from headgate.task.operators.keyed import KeyedCount
     >>> with OperatorHarness(KeyedCount(str.lower), batch=True) as harness:
     ...     harness.process(["To", "be", "to"])
     ...     harness.end()
@@ -57,8 +59,10 @@ class OperatorHarness:
         self.watermarks: list[int] = []
         self.statuses: list[bool] = []
         self.sides: dict[str, list[Any]] = {}
+        self.events: list[tuple[int, Event]] = []
+        """The emitted events, each with the number of values emitted before it."""
         operator.out = self
-        operator.place = Place(
+        operator.place = OperatorPlace(
             operator=type(operator).__name__,
             subtask=subtask,
             parallelism=parallelism,
@@ -72,19 +76,19 @@ class OperatorHarness:
 
     @property
     def values(self) -> list[Any]:
-        """Everything it has given out."""
+        """All emitted values."""
         return [value for values, _ in self.batches for value in values]
 
     @property
     def timed(self) -> list[tuple[Any, int | None]]:
-        """Everything it has given out, with event times."""
+        """All emitted values, with event times."""
         return [
             (value, None if times is None else times[index])
             for values, times in self.batches
             for index, value in enumerate(values)
         ]
 
-    # What the operator calls.
+    # Called by the operator.
 
     def emit(self, values: Values, times: Times = None) -> None:
         """See `Output`."""
@@ -105,25 +109,33 @@ class OperatorHarness:
         """See `Output`."""
         self.statuses.append(active)
 
+    def emit_event(self, event: Event) -> None:
+        """See `Output`."""
+        self.events.append((len(self.values), event))
+
     def _wake(self) -> None:
         self.wakes += 1
 
-    # What a test calls.
+    # Called by the test.
 
     def process(self, values: Values, times: Times = None) -> None:
-        """Give it a batch."""
+        """Pass a batch to the operator."""
         self.operator.process(list(values), None if times is None else list(times))
 
     def process_second(self, values: Values, times: Times = None) -> None:
-        """Give its second input a batch."""
+        """Pass a batch to the second input of the operator."""
         self.operator.process_second(list(values), None if times is None else list(times))
 
     def watermark(self, timestamp_ms: int) -> None:
-        """Let the watermark rise."""
+        """Advance the watermark."""
         self.operator.watermark(timestamp_ms)
 
+    def event(self, event: Event) -> None:
+        """Pass an event to the operator."""
+        self.operator.event(event)
+
     def advance(self, milliseconds: int) -> None:
-        """Let processing time pass, with all timers on the way."""
+        """Advance the processing time, and run all timers that are due on the way."""
         until_ms = self.now_ms + milliseconds
         while (at_ms := self.operator.next_timer_ms()) is not None and at_ms <= until_ms:
             self.now_ms = max(self.now_ms, at_ms)
@@ -131,7 +143,7 @@ class OperatorHarness:
         self.now_ms = until_ms
 
     def end(self) -> None:
-        """All input has ended."""
+        """End all inputs: advance the watermark to its maximum, and finish the operator."""
         self.operator.watermark(MAX_WATERMARK_MS)
         self.operator.finish()
 

@@ -1,15 +1,14 @@
-"""One attempt of a simulated job: its workers, its tasks, and how they are expected to end.
+"""One attempt of a simulated job: its workers, its tasks, and the errors that they may end with.
 
-A fault that may end a task says so here before it strikes (`blame_*`): which errors it may cause, and to whom. Who is
-not blamed must finish with everything read; who is must finish, or end with one of those errors.
+Before a fault strikes, it registers which errors it may cause, and in which tasks (`blame_*`). A task without such an
+entry must finish, with every record read; a task with one must finish, or end with one of these errors.
 
-Where a real job's driver would step in, a coordinator does: it tells producers of readers that died before they could
-even ask for their data. Nobody else can know.
+`coordinate` does the part of a real job's coordinator: it releases the subpartitions of readers that ended before they
+could request them. No worker can detect that by itself.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,48 +26,38 @@ from headgate.input import RemoteChannel
 from headgate.output.pipelined import SubpartitionState
 from headgate.testing.simulator import NEVER_NS
 from headgate.testing.worker import STRANGERS, SimWorker, host_of
-from headgate.testing.workload import ConsumerTask, Task
+from headgate.testing.workload import ConsumerTask, SimTask
 from headgate.testing.writers import producer_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from headgate.input.channel import Source
-    from headgate.testing.plan import Plan
+    from headgate.input.channel import ChannelSource
+    from headgate.testing.plan import SimPlan
     from headgate.testing.producers import ProducerTask
     from headgate.testing.simnet import SimNet
-    from headgate.testing.worker import Ended
+    from headgate.testing.worker import EndedConnection
 
-__all__ = ["Blame", "Job"]
+__all__ = ["Blame", "SimJob"]
 
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """What a fault may do to those it strikes.
-
-    >>> Blame("reset", (TransportError,)).allows(TransportError("reset", peer="127.0.0.2:7077"))
-    True
-    """
+    """The errors that a fault may cause."""
 
     fault: str
     errors: tuple[type[HeadgateError], ...]
-    text: str = ""  # what the error must say
+    text: str = ""  # a part of the error's text
 
     def allows(self, error: HeadgateError) -> bool:
-        """Whether the fault explains an error."""
+        """Return True if the fault explains an error."""
         return isinstance(error, self.errors) and self.text in str(error)
 
 
-class Job:
-    """One attempt.
+class SimJob:
+    """One attempt of a simulated job."""
 
-    >>> from headgate.testing import Simulation
-    >>> simulation = Simulation(seed=3, faults=[]); simulation.run()
-    >>> simulation.job.done, simulation.job.blameless
-    (True, True)
-    """
-
-    def __init__(self, net: SimNet, plan: Plan, progress: Callable[[], object], *, attempt: int = 1) -> None:
+    def __init__(self, net: SimNet, plan: SimPlan, progress: Callable[[], object], *, attempt: int = 1) -> None:
         self.net = net
         self.plan = plan
         self.attempt = attempt
@@ -77,16 +66,16 @@ class Job:
         self.producers: dict[int, ProducerTask] = {}
         self.consumers: list[ConsumerTask] = []
         self.late_ns: dict[int, int] = {}
-        """When producers come that are late, by number; `NEVER_NS`: they do not."""
+        """The start of late producers, by number; `NEVER_NS`: they do not start."""
         self.pairs: dict[tuple[int, int], list[Blame]] = {}
         self.gates: dict[int, list[Blame]] = {}
         self.partitions: dict[int, list[Blame]] = {}
-        self._awaited: set[int] = set()  # producers still to come
+        self._awaited: set[int] = set()  # producers that have not started yet
 
-    # Setting up.
+    # Set-up.
 
     def set_up(self, ports: dict[int, int] | None = None) -> None:
-        """Make workers, tasks and channels; `ports`: where workers listen, if that matters."""
+        """Create workers, tasks and channels. `ports`: the ports of workers that must have a certain one."""
         plan, simulator = self.plan, self.net.simulator
         chance = simulator.fork(f"start/{self.attempt}")
         for number in range(plan.workers):
@@ -120,83 +109,77 @@ class Job:
         if delay_ns >= NEVER_NS:
             return
 
-        def come() -> None:
+        def start() -> None:
             self._awaited.discard(number)
             self._add_producer(number).begin(0)
 
         self._awaited.add(number)
-        self.net.simulator.after(delay_ns, come, actor, f"producer {number} comes late")
+        self.net.simulator.after(delay_ns, start, actor, f"producer {number} starts late")
 
     def _connect(self, consumer: ConsumerTask, latencies: int) -> None:
-        """Say where a consumer's producers are: at once, or when what others exchange may be over."""
+        """Connect the channels of a consumer: at once, or after so many latencies, when other tasks may have ended."""
         sources = self._sources(consumer)
 
-        def tell() -> None:
+        def connect() -> None:
             for channel, source in enumerate(sources):
                 consumer.connect(channel, source)
 
         if not latencies:
-            tell()
+            connect()
             return
         delay_ns = sum(self.net.latency_ns() for _ in range(latencies))
-        self.net.simulator.after(delay_ns, tell, consumer.worker.actor, f"{consumer.name} learns of its producers")
+        self.net.simulator.after(delay_ns, connect, consumer.worker.actor, f"{consumer.name} connects its channels")
 
-    def _sources(self, consumer: ConsumerTask) -> list[Source]:
-        here = consumer.worker
-        routes = [consumer.route(channel) for channel in range(len(consumer.read))]
-        places = [self.workers[self.plan.producers[producer].worker] for producer, _ in routes]
-        remote = Counter(consumer.inner(channel)[0].name for channel, there in enumerate(places) if there is not here)
-        sources: list[Source] = []
-        for channel, ((producer, subpartition), there) in enumerate(zip(routes, places, strict=True)):
-            gate = consumer.inner(channel)[0]
-            if there is here:
-                sources.append(here.local_source(producer, subpartition))
-            else:
-                channels, lane = remote[gate.name], self.plan.lane(producer)
-                sources.append(here.remote_source(gate, producer, subpartition, there, channels, lane=lane))
+    def _sources(self, consumer: ConsumerTask) -> list[ChannelSource]:
+        sources: list[ChannelSource] = []
+        for channel in range(len(consumer.read)):
+            producer, subpartition = consumer.route(channel)
+            gate, there = consumer.inner(channel)[0], self.workers[self.plan.producers[producer].worker]
+            lane = self.plan.lane(producer)
+            sources.append(consumer.worker.source(gate, producer, subpartition, there, lane=lane))
         return sources
 
-    # Looking.
+    # State.
 
     @property
-    def tasks(self) -> list[Task]:
-        """Every task that has come."""
+    def tasks(self) -> list[SimTask]:
+        """Every task that was started."""
         return [*self.producers.values(), *self.consumers]
 
     @property
     def done(self) -> bool:
-        """Whether every task is done, or its worker is no more."""
+        """True if every task is done, or its worker has crashed."""
         awaited = any(not self.workers[self.plan.producers[number].worker].crashed for number in self._awaited)
         return not awaited and all(task.done or task.worker.crashed for task in self.tasks)
 
-    # Expecting.
+    # Expected errors.
 
     def blame_pair(self, first: int, second: int, fault: str, *errors: type[HeadgateError]) -> None:
-        """Whatever two workers exchange may end with these errors; connection errors name the other side."""
+        """Expect these errors, and connection errors, in all channels between two workers."""
         key = min(first, second), max(first, second)
         self.pairs.setdefault(key, []).append(Blame(fault, (TransportError, *errors)))
 
     def blame_worker(self, worker: int, fault: str, *errors: type[HeadgateError]) -> None:
-        """As `blame_pair`, with every other worker."""
+        """Expect these errors in all channels between a worker and every other one."""
         for other in range(self.plan.workers):
             if other != worker:
                 self.blame_pair(worker, other, fault, *errors)
 
     def blame_gate(self, consumer: int, fault: str, *errors: type[HeadgateError]) -> None:
-        """A consumer may end with these errors."""
+        """Expect these errors in a consumer."""
         self.gates.setdefault(consumer, []).append(Blame(fault, errors))
 
     def blame_partition(self, producer: int, fault: str, *errors: type[HeadgateError], text: str = "") -> None:
-        """A producer and all its readers may end with these errors."""
+        """Expect these errors in a producer and all its readers."""
         self.partitions.setdefault(producer, []).append(Blame(fault, errors, text))
 
     @property
     def blameless(self) -> bool:
-        """Whether nothing struck that may end a task."""
+        """True if no fault struck that may end a task."""
         return not (self.pairs or self.gates or self.partitions)
 
     def blames(self, first: int, second: int) -> list[Blame]:
-        """What struck a pair of workers."""
+        """Return the faults that struck the connections of two workers."""
         return self.pairs.get((min(first, second), max(first, second)), [])
 
     def _blames_of(self, consumer: ConsumerTask) -> Iterator[Blame]:
@@ -209,14 +192,14 @@ class Job:
     # The coordinator.
 
     def coordinate(self) -> bool:
-        """Tell producers of readers that are gone and could not tell them. Whether there were any."""
-        told = False
+        """Release the subpartitions of readers that ended without requesting them. Return True if there were any."""
+        released = False
         for consumer in self.consumers:
             if not (consumer.worker.crashed or (consumer.done and consumer.error is not None)):
                 continue
             for channel in range(len(consumer.read)):
-                told = self._release(consumer, channel) or told
-        return told
+                released = self._release(consumer, channel) or released
+        return released
 
     def _release(self, consumer: ConsumerTask, channel: int) -> bool:
         producer, subpartition = consumer.route(channel)
@@ -225,9 +208,9 @@ class Job:
         if task is None or task.worker.crashed:
             return False
         local = source is not None and not isinstance(source, RemoteChannel)
-        knows = (local or channel in consumer.asked) and producer not in self.late_ns
-        if knows and not self.blames(task.worker.number, consumer.worker.number):
-            return False  # it was told, or there is a bug
+        notified = (local or channel in consumer.asked) and producer not in self.late_ns
+        if notified and not self.blames(task.worker.number, consumer.worker.number):
+            return False  # the producer was notified, or there is a bug
         if task.partition.subpartitions[subpartition].state is SubpartitionState.RELEASED:
             return False
         registry, index = task.worker.registry, SubpartitionIndex(subpartition)
@@ -237,13 +220,13 @@ class Job:
             wake()
         return True
 
-    # The verdict.
+    # Checks at the end.
 
     def check_ends(self, *, others: bool) -> None:
-        """Whether everybody ended as expected; `others`: there were connections by somebody else.
+        """Check that all tasks and connections ended as expected. `others`: strangers were connected, too.
 
         Raises:
-            InvariantViolated: somebody did not.
+            InvariantViolated: A task or a connection ended with another error.
         """
         for consumer in self.consumers:
             if consumer.error is not None and not consumer.worker.crashed:
@@ -265,7 +248,7 @@ class Job:
             )
         hosts = [host_of(one.worker) for one in self.plan.producers]
         if others:
-            hosts.append(STRANGERS)  # one that has taken a producer's place is the peer then
+            hosts.append(STRANGERS)  # a stranger with the identity of a producer's worker
         if isinstance(error, TransportError) and not any(host in str(error) for host in hosts):
             raise InvariantViolated(f"{consumer} ended with an error that does not name its peer: {error}")
 
@@ -278,7 +261,7 @@ class Job:
                 f"{producer} ended with {type(error).__name__}: {error}; it still had {len(readers)} readers"
             )
 
-    def _check_connection(self, worker: SimWorker, ended: Ended, *, others: bool) -> None:
+    def _check_connection(self, worker: SimWorker, ended: EndedConnection, *, others: bool) -> None:
         error, connection = ended.error, ended.connection
         if error is None:
             return

@@ -1,7 +1,7 @@
-"""Many seeds at once, on as many processes as there are cores.
+"""Runs many seeds, on one process per core.
 
-Called by `headgate simulate`, by the test suite and by the soak. Which seeds fail does not depend on how they are
-spread over processes.
+Called by `headgate simulate`, by the test suite and by the soak. The result of a seed does not depend on the process
+that runs it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headgate.testing.loop_model import loop_failure_of
 from headgate.testing.simulation import Simulation, failure_of
 
 if TYPE_CHECKING:
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Failure", "simulate_many"]
 
-_SEEDS_AT_ONCE = 10  # so few that progress is smooth and an interrupt is quick
+_SEEDS_AT_ONCE = 10  # few enough to report progress often and to stop fast
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A seed that failed, and how.
+    """A seed that failed, with its faults and the text of the error.
 
     >>> Failure(7, ("pause after 3 actions (0, 1, 0.500)",), "InvariantViolated: ...").repeat
     'headgate simulate --seed 7'
@@ -44,21 +45,21 @@ class Failure:
 def simulate_many(
     seeds: Sequence[int], *, jobs: int | None = None, progress: Callable[[int], object] | None = None
 ) -> list[Failure]:
-    """Run seeds on `jobs` processes (None: one per core; 1: in this one); those that fail, in order.
+    """Run seeds on `jobs` processes (None: one per core; 1: this one). Return those that failed, in order.
 
-    `progress` is called now and then with the number of seeds that have been run.
+    `progress` is called with the number of seeds that have run, after every few of them.
 
     >>> simulate_many(range(3), jobs=1)
     []
     """
     chunks = [seeds[start : start + _SEEDS_AT_ONCE] for start in range(0, len(seeds), _SEEDS_AT_ONCE)]
-    tell = progress if progress is not None else _nobody
+    report = progress if progress is not None else _ignore
     jobs = jobs if jobs is not None else os.cpu_count() or 1
     if jobs == 1:
-        return _one_by_one(chunks, tell)
+        return _one_by_one(chunks, report)
     failures: list[Failure] = []
     done = 0
-    # Not forked: whoever calls may have threads.
+    # Not forked: the calling process may have threads.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(jobs, len(chunks) or 1), mp_context=context, initializer=_ignore_interrupts)
     try:
@@ -67,19 +68,19 @@ def simulate_many(
             for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                 failures += future.result()
                 done += waiting.pop(future)
-            tell(done)
+            report(done)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
     return sorted(failures, key=lambda failure: failure.seed)
 
 
-def _one_by_one(chunks: list[Sequence[int]], tell: Callable[[int], object]) -> list[Failure]:
+def _one_by_one(chunks: list[Sequence[int]], report: Callable[[int], object]) -> list[Failure]:
     failures: list[Failure] = []
     done = 0
     for chunk in chunks:
         failures += _run(chunk)
         done += len(chunk)
-        tell(done)
+        report(done)
     return failures
 
 
@@ -87,16 +88,16 @@ def _run(seeds: Sequence[int]) -> list[Failure]:
     failures = []
     for seed in seeds:
         simulation = Simulation(seed)
-        text = failure_of(simulation)
+        text = failure_of(simulation) or loop_failure_of(seed)
         if text is not None:
             failures.append(Failure(seed, tuple(map(str, simulation.struck)), text))
     return failures
 
 
 def _ignore_interrupts() -> None:
-    """Ctrl-C goes to the whole group: the parent ends its children by itself."""
+    """Ignore SIGINT in a child: Ctrl-C sends it to the whole group, and the parent ends its children."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _nobody(_done: int) -> None:
-    """Nobody wants to know."""
+def _ignore(_done: int) -> None:
+    """Report no progress."""

@@ -1,8 +1,8 @@
-"""What one seed simulates: how many workers, tasks and channels, and every size, drawn at the edges.
+"""The plan of a simulation: its workers, tasks and channels, and all sizes, mostly at their limits.
 
-Drawn once at the start of a simulation from the seed's concern `plan`; nothing here changes afterwards.
+It is drawn once from the seed, and does not change afterwards.
 
-Invariant: what is drawn can run: memory is never below what the partitions and gates of a worker require.
+Invariant: a plan can run: a worker has at least the memory that its partitions and gates require.
 """
 
 from __future__ import annotations
@@ -11,66 +11,60 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from headgate.buffer import Limits
+from headgate.buffer.budget import GateDemand, PartitionDemand
 from headgate.config import Duration, FlowControl, NetworkSettings
-from headgate.config.table import BackoffSettings
+from headgate.config.table import BackoffSettings, RecordSettings
 from headgate.testing.simstream import Cut, Weather
+from headgate.wire.flow import MAX_UNREAD_EVENT_BYTES
 
 if TYPE_CHECKING:
     import random
 
-__all__ = ["Plan", "ProducerPlan", "draw_plan"]
+__all__ = ["ProducerPlan", "SimPlan", "draw_plan"]
 
 _MS = 1_000_000
 _SIZES = (16, 16, 17, 24, 32, 33, 64, 100, 256, 1024, 4096, 32 * 1024)
 _MOST_WRITES = 150
-_TINY = 7  # bytes of a stream that is slow enough as it is
-_FRAME_BYTES = 40  # around a buffer, there and back
-_HANDSHAKE_BYTES = 200  # said by both sides, at most
-_TYPICAL_BUFFERS = 100  # that one simulation moves: more would make it slow
+_TINY = 7  # a stream with a capacity of so many bytes gets few short writes: it is slow as it is
+_FRAME_BYTES = 40  # of frames per buffer, in both directions
+_HANDSHAKE_BYTES = 200  # of both sides, at most
+_LONG_IDLE_MS = 60_000
+_GOOD_PEERS = 8  # most connections of workers at once: four workers, two connection groups
+_TYPICAL_BUFFERS = 100  # per simulation: more would make it slow
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerPlan:
-    """One producing task.
-
-    >>> ProducerPlan(worker=0, lengths=((0, 5),), broadcast=False, through_writer=False).records
-    2
-    """
+    """One producing task."""
 
     worker: int
-    lengths: tuple[tuple[int, ...], ...]  # of the records, by subpartition; broadcast: of all of them alike
+    lengths: tuple[tuple[int, ...], ...]  # of the records, by subpartition; broadcast: the same for all
     broadcast: bool
-    through_writer: bool  # by a `RecordWriter`, in batches; else record by record
-    fed_by: int | None = None  # the consumer whose records it passes on: one task reads and writes
+    through_writer: bool  # by a `RecordWriter`, in batches; otherwise record by record
+    fed_by: int | None = None  # the consumer that is the reading half of the same task
 
     @property
     def records(self) -> int:
-        """How many it writes."""
+        """The number of records that it writes."""
         return sum(map(len, self.lengths[:1] if self.broadcast else self.lengths))
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """All that a seed decides before anything moves.
-
-    >>> from headgate.testing.simulator import fork
-    >>> plan = draw_plan(fork(7, "plan"))
-    >>> 2 <= plan.workers <= 4, plan.segment_size >= 16
-    (True, True)
-    """
+class SimPlan:
+    """The sizes and limits of one simulation."""
 
     workers: int
     segment_size: int
-    spare_segments: int  # past what is required, per worker
+    spare_segments: int  # beyond what is required, per worker
     limits: Limits
     checksum: bool
     producers: tuple[ProducerPlan, ...]
     consumers: tuple[int, ...]  # the worker of each
     channels: int  # between one producer and one consumer
     union: bool  # each consumer reads two gates as one
-    events: float  # how often a producer sends one, per record
+    events: float  # probability per record that a producer sends one
     flushes: float
-    task_events: float  # how often a consumer sends one back, per record
+    task_events: float  # probability per record that a consumer sends one to its producer
     max_record_bytes: int
     spill_bytes: int
     idle_timeout_ms: int
@@ -79,31 +73,35 @@ class Plan:
     backoff_ms: tuple[int, int]
     flush_every_ns: int
     weather: Weather = field(repr=False)
-    late_latencies: int = 0  # most that a consumer learns late of its producers, in times that bytes take
+    high_mark: int = 16  # in segments
+    low_mark: int = 1
+    max_event_bytes: int = MAX_UNREAD_EVENT_BYTES  # of one channel, unread
+    max_half_open: int = 64  # connections of one worker that are not authenticated yet
+    late_latencies: int = 0  # longest delay before a consumer connects its channels, in latencies
 
     @property
     def relayed(self) -> bool:
-        """Whether there are two exchanges, one behind the other."""
+        """True if there are two exchanges, one behind the other."""
         return any(one.fed_by is not None for one in self.producers)
 
     def producers_of(self, consumer: int) -> list[int]:
-        """Whom a consumer reads: everybody in its exchange."""
+        """Return the producers that a consumer reads: all of its exchange."""
         behind = self.relayed and consumer >= self._relays
         return [number for number, one in enumerate(self.producers) if (one.fed_by is not None) is behind]
 
     def consumers_of(self, producer: int) -> range:
-        """Who reads a producer."""
+        """Return the consumers that read a producer."""
         if not self.relayed:
             return range(len(self.consumers))
         behind = self.producers[producer].fed_by is not None
         return range(self._relays, len(self.consumers)) if behind else range(self._relays)
 
     def lane(self, producer: int) -> int:
-        """Of what a producer writes: how many exchanges it is behind."""
+        """Return the connection group of a producer's channels: the number of exchanges before it."""
         return 0 if self.producers[producer].fed_by is None else 1
 
     def subpartitions(self, producer: int) -> int:
-        """Of a producer's partition."""
+        """Return the number of subpartitions of a producer."""
         return len(self.consumers_of(producer)) * self.channels
 
     @property
@@ -112,12 +110,12 @@ class Plan:
 
     @property
     def credited(self) -> bool:
-        """Whether flow is controlled by credit."""
+        """True with credit-based flow control."""
         return self.limits.credit_based
 
     @property
     def last_try_ms(self) -> int:
-        """When a consumer asks for a missing partition for the last time, if it first asks at 0."""
+        """The time of a consumer's last request for a missing partition, if the first one is at 0."""
         delay_ms, longest_ms = self.backoff_ms
         total_ms = delay_ms
         while delay_ms < longest_ms:
@@ -126,53 +124,68 @@ class Plan:
         return total_ms
 
     def short_ns(self, amount: float) -> int:
-        """A while, the longer the larger `amount` (0 to 1), that no time limit notices."""
+        """Return a time below every time limit; `amount`, from 0 to 1, scales it."""
         limit_ms = min(self.idle_timeout_ms, self.handshake_timeout_ms, self.connect_timeout_ms)
         return int(amount * limit_ms * _MS / 8)
 
     def long_ns(self, amount: float) -> int:
-        """A while that every time limit notices."""
+        """Return a time above every time limit."""
         limit_ms = max(self.idle_timeout_ms, self.handshake_timeout_ms, self.connect_timeout_ms)
         return int((2 + amount) * limit_ms * _MS)
 
-    def settings(self) -> NetworkSettings:
-        """The settings of every worker's network, but for its address."""
+    def gate_sizes(self, consumer: int) -> list[int]:
+        """Return the number of channels of each gate of a consumer: one gate, or two that it reads as one."""
+        channels = len(self.producers_of(consumer)) * self.channels
+        return [channels // 2, channels - channels // 2] if self.union and channels > 1 else [channels]
+
+    def record_settings(self) -> RecordSettings:
+        """Return the settings of every worker's records."""
+        return RecordSettings(max_size=self.max_record_bytes, spill_threshold=self.spill_bytes)
+
+    def network_settings(self) -> NetworkSettings:
+        """Return the settings of every worker's network, without its address."""
+        limits = self.limits
         return NetworkSettings(
+            buffers_per_channel=limits.buffers_per_channel,
+            floating_buffers_per_gate=limits.floating_buffers_per_gate,
+            max_buffers_per_channel=limits.max_buffers_per_channel,
+            max_overdraft_buffers=limits.max_overdraft_buffers,
             flow_control=FlowControl.CREDIT if self.credited else FlowControl.TCP,
             checksum=self.checksum,
             idle_timeout=_duration(self.idle_timeout_ms),
             handshake_timeout=_duration(self.handshake_timeout_ms),
             connect_timeout=_duration(self.connect_timeout_ms),
+            max_half_open=self.max_half_open,
+            write_high_mark=self.high_mark,
+            write_low_mark=self.low_mark,
             partition_request_backoff=BackoffSettings(
                 initial=_duration(self.backoff_ms[0]), max=_duration(self.backoff_ms[1])
             ),
         )
 
     def segments(self, worker: int) -> int:
-        """How many segments a worker has."""
-        limits, required = self.limits, self.spare_segments
+        """Return the number of segments of a worker: what its tasks require, and the spare ones."""
+        limits, count = self.limits, self.spare_segments
         for number, producer in enumerate(self.producers):
             if producer.worker == worker:
-                required += limits.partition_pool(self.subpartitions(number), bounded=True).required
+                count += PartitionDemand(self.subpartitions(number)).required(limits)
         for number, place in enumerate(self.consumers):
-            if place == worker:
-                sources = [self.producers[one].worker for one in self.producers_of(number)]
-                remote = sum(source != worker for source in sources) * self.channels
-                required += limits.exclusive(remote) + limits.gate_pool(remote).required
-        return max(1, required)
+            if place != worker:
+                continue
+            there = [self.producers[one].worker != worker for one in self.producers_of(number)]
+            remote = [one for one in there for _ in range(self.channels)]  # by channel
+            for size in self.gate_sizes(number):
+                mine, remote = remote[:size], remote[size:]
+                count += GateDemand(sum(mine), size - sum(mine)).required(limits)
+        return max(1, count)
 
 
 def _duration(milliseconds: int) -> Duration:
     return Duration(milliseconds * _MS)
 
 
-def draw_plan(chance: random.Random) -> Plan:
-    """A plan, most of it at the edges.
-
-    >>> from headgate.testing.simulator import fork
-    >>> draw_plan(fork(7, "plan")) == draw_plan(fork(7, "plan"))
-    True
-    """
+def draw_plan(chance: random.Random) -> SimPlan:
+    """Draw a plan, with most sizes at their limits."""
     workers = chance.choice((2, 2, 2, 3, 3, 4))
     segment_size = chance.choice(_SIZES)
     channels = chance.choice((1, 1, 2, 3, 8))
@@ -186,10 +199,10 @@ def draw_plan(chance: random.Random) -> Plan:
         max_overdraft_buffers=chance.choice((0, 1, 5)),
         credit_based=chance.random() < 0.8,
     )
-    max_record = 16 * max(64, 6 * segment_size)  # 16: a batch of them must not be over the limit
+    max_record = 16 * max(64, 6 * segment_size)  # 16: a batch of so many must be below the limit
     relayed = chance.random() < (0.15 if limits.credit_based else 0.4)
     sinks = tuple(chance.randrange(workers) for _ in range(chance.randint(1, 2))) if relayed else ()
-    # Without credit two workers that relay to each other could stop each other, if all is full.
+    # Without credit, two workers that relay to each other could block each other if all buffers are full.
     crossed = relayed and not limits.credit_based and chance.random() < 0.7
     if crossed:
         producers, consumers, sinks = 2, (0, 1), (0, 1)
@@ -215,7 +228,7 @@ def draw_plan(chance: random.Random) -> Plan:
     sizes = [length + 5 for one in drawn for lengths in one.lengths for length in lengths]
     total_bytes = sum(sizes) + _FRAME_BYTES * (sum(sizes) // segment_size + len(sizes))
     weather = _draw_weather(chance, segment_size, total_bytes)
-    plan = Plan(
+    plan = SimPlan(
         workers=workers,
         segment_size=segment_size,
         spare_segments=chance.choice((0, 0, 1, 3, 20)),
@@ -238,11 +251,25 @@ def draw_plan(chance: random.Random) -> Plan:
         weather=weather,
         late_latencies=chance.choice((0, 0, 20)),
     )
-    return _brief(plan, chance) if chance.random() < 0.1 and not relayed else plan
+    if chance.random() < 0.1 and not relayed:
+        plan = _brief(plan, chance)
+    high_mark = chance.choice((1, 2, 16))
+    # A channel with more unread events than the limit stops the reading of its connection. So no task that relays has a
+    # low limit: it would block another task. And the peer drops a connection that accepts nothing for the idle
+    # time-out, so that is longer than any task is stuck.
+    event_bytes = MAX_UNREAD_EVENT_BYTES if relayed else chance.choice((300, 1000, MAX_UNREAD_EVENT_BYTES))
+    return replace(
+        plan,
+        high_mark=high_mark,
+        low_mark=chance.choice((1, high_mark)),
+        max_event_bytes=event_bytes,
+        idle_timeout_ms=plan.idle_timeout_ms if event_bytes == MAX_UNREAD_EVENT_BYTES else _LONG_IDLE_MS,
+        max_half_open=chance.choice((_GOOD_PEERS, 2 * _GOOD_PEERS)),
+    )
 
 
-def _brief(plan: Plan, chance: random.Random) -> Plan:
-    """The same, but two workers read next to nothing from each other, again and again: connections come and go."""
+def _brief(plan: SimPlan, chance: random.Random) -> SimPlan:
+    """Return a plan in which two workers read very little from each other, many times: connections open and close."""
     consumers = chance.choice((6, 12, 30))
     lengths = tuple((1,) * chance.choice((0, 0, 1)) for _ in range(consumers))
     producer = ProducerPlan(0, lengths, broadcast=False, through_writer=False)
@@ -254,14 +281,14 @@ def _brief(plan: Plan, chance: random.Random) -> Plan:
         channels=1,
         union=False,
         weather=Weather(latency_ns=(0, 2 * _MS), loop_delay_ns=chance.choice((0, 50_000))),
-        late_latencies=3 * consumers,  # some of the connections are still being made when others end
+        late_latencies=3 * consumers,  # some connections open while others end
     )
 
 
 def _draw_producer(
     chance: random.Random, workers: int, subpartitions: int, share: int, segment_size: int, *, skewed: bool
 ) -> ProducerPlan:
-    """A task whose records fill about `share` buffers of each subpartition; skewed: most go to one."""
+    """Draw a producer whose records fill about `share` buffers of each subpartition; skewed: most of one."""
     broadcast = chance.random() < 0.15
     favourite = chance.randrange(subpartitions)
     lengths = []
@@ -280,7 +307,7 @@ def _draw_producer(
 
 
 def _draw_length(chance: random.Random, segment_size: int) -> int:
-    """The bytes of one record: none, a few, just about a buffer, several buffers."""
+    """Draw the bytes of one record: none, a few, about a buffer, several buffers."""
     kind = chance.random()
     if kind < 0.15:
         return 0
@@ -297,13 +324,13 @@ def _draw_weather(chance: random.Random, segment_size: int, total_bytes: int) ->
     return Weather(
         latency_ns=(chance.randint(0, slowest_ns), slowest_ns),
         loop_delay_ns=chance.choice((0, 5_000, 500_000)),
-        capacity_bytes=max(capacity_bytes, total_bytes // _MOST_WRITES),  # or it would take for ever
+        capacity_bytes=max(capacity_bytes, total_bytes // _MOST_WRITES),  # or the simulation would take too long
         cut=chance.choice((Cut.WHOLE, Cut.WHOLE, Cut.RANDOM, Cut.TINY, Cut.BYTES)),
         short_writes=chance.choice((0.0, 0.0, 0.2, 0.8)) if capacity_bytes > _TINY else chance.choice((0.0, 0.2)),
     )
 
 
 def _handshake_ms(weather: Weather) -> int:
-    """How long a handshake may take in bad weather: each write takes its time to arrive, and to be followed."""
+    """Return the longest time of a handshake: each write takes a latency, and the answer another."""
     writes = 1 + _HANDSHAKE_BYTES // weather.capacity_bytes
     return (writes * 3 * weather.latency_ns[1] + _HANDSHAKE_BYTES * weather.loop_delay_ns) // _MS

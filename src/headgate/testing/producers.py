@@ -1,7 +1,7 @@
-"""Producing tasks of a simulation: what they share, and the kind that writes record by record into buffers.
+"""Producing tasks of a simulation: their base class, and the kind that writes record by record into buffers.
 
-See `workload` for what tasks are, and `writers` for the other kind. `DirectProducer` does what a writer does, with
-every decision in the open, so that it can stop wherever there is no buffer.
+See `workload` for tasks in general, and `writers` for the other kind. `DirectProducer` fills buffers as a
+`RecordWriter` does, but in single steps, so that it can stop where there is no buffer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headgate.record import BytesSerializer, Record, UserEvent
 from headgate.record.element import encode_element
 from headgate.record.spanning import SpanningWriter, Written
 from headgate.testing.waiting import SimWaiter
-from headgate.testing.workload import Task, content
+from headgate.testing.workload import SimTask, content
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headgate.buffer import Buffer
     from headgate.output import ResultPartition
     from headgate.record import Event
-    from headgate.testing.plan import Plan
+    from headgate.testing.plan import SimPlan
     from headgate.testing.worker import SimWorker
 
 __all__ = ["DirectProducer", "ProducerTask"]
@@ -32,48 +32,42 @@ __all__ = ["DirectProducer", "ProducerTask"]
 _SERIALIZER = BytesSerializer()
 
 
-class ProducerTask(Task):
-    """Writes the records of its plan, in the order of each subpartition, with events and flushes in between.
+class ProducerTask(SimTask):
+    """Writes the records of its plan, in the order of each subpartition, with events and flushes in between."""
 
-    >>> from headgate.testing import Simulation
-    >>> simulation = Simulation(seed=3, faults=[]); simulation.run()
-    >>> all(sum(task.written) == task.mine.records for task in simulation.job.producers.values())
-    True
-    """
-
-    def __init__(self, number: int, worker: SimWorker, plan: Plan, progress: Callable[[], object]) -> None:
+    def __init__(self, number: int, worker: SimWorker, plan: SimPlan, progress: Callable[[], object]) -> None:
         super().__init__(f"producer {number}", worker, progress)
         self.number = number
         self.plan = plan
         self.mine = plan.producers[number]
-        self.partition: ResultPartition = worker.partition(number, plan.subpartitions(number))
+        self.partition: ResultPartition = worker.partition_of(number, plan.subpartitions(number))
         self.written = [0] * len(self.mine.lengths)
-        self.too_large = 0  # records over the limit to try to write
+        self.too_large = 0  # attempts left to write a record over the limit
         self._lanes = [0] if self.mine.broadcast else list(range(len(self.mine.lengths)))
         self._left = [lane for lane in self._lanes if self.mine.lengths[lane]]
         self._marks = 0
         self._acks = [0] * plan.subpartitions(number)
-        self._may_write = None if self.mine.fed_by is None else 0  # None: as many as there are
-        self.fed = _nobody
-        """Called when there is nothing left to pass on: the reading half may go on."""
-        self._ticking = False  # the flusher will come
+        self._may_write = None if self.mine.fed_by is None else 0  # None: all that are left
+        self.fed = _ignore
+        """Called when all fed records are written: the reading half may continue."""
+        self._ticking = False  # a flush is scheduled
         worker.registry.subscribe(self.partition.id, "ack", self._on_ack)
 
-    # The reading half, if there is one.
+    # Called by the reading half of the task, if there is one.
 
     @property
     def busy(self) -> bool:
-        """Whether it still has something to pass on."""
+        """True while records that were fed are not written yet."""
         return not self.done and bool(self._may_write)
 
     def feed(self, records: int | None) -> None:
-        """So many more records may be written."""
+        """Allow so many more records to be written; None: all that are left."""
         self._may_write = None if records is None or self._may_write is None else self._may_write + records
         if not self.done and self._scheduled is None and not self.waits_for.startswith("a buffer"):
             self.wake()
 
-    def _hungry(self) -> bool:
-        """Whether there is nothing to pass on; then the reading half goes on."""
+    def _needs_input(self) -> bool:
+        """Return True if no record may be written; the reading half then continues."""
         if self._may_write == 0:
             self.waits_for = "its input"
             self.fed()
@@ -82,10 +76,10 @@ class ProducerTask(Task):
             self._may_write -= 1
         return False
 
-    # Between the records.
+    # Records and events.
 
     def _next_record(self) -> tuple[int, bytes] | None:
-        """The next record and its subpartition; None if all are written."""
+        """Return the next record and its subpartition; None if all are written."""
         if not self._left:
             return None
         lane = self._chance.choice(self._left)
@@ -116,11 +110,11 @@ class ProducerTask(Task):
         subpartition, number = map(int, event.payload.split(b","))
         if number != self._acks[subpartition]:
             raise InvariantViolated(
-                f"{self}: task event {number} of subpartition {subpartition} comes as number {self._acks[subpartition]}"
+                f"{self}: task event {number} of subpartition {subpartition} is received as {self._acks[subpartition]}"
             )
         self._acks[subpartition] += 1
 
-    # The flusher: it comes while there is something new to flush, for otherwise it would do nothing.
+    # The flusher. It is scheduled only after a write: the simulation ends when no action is left.
 
     def _wrote(self) -> None:
         self.progress()
@@ -135,19 +129,19 @@ class ProducerTask(Task):
             self.flush_now()
 
     def nudge(self) -> None:
-        """Let the flusher come now."""
+        """Flush now. Called when no other action is scheduled."""
         if not self.done:
             self.worker.simulator.after(0, self._tick, self.worker.actor, f"{self.name} last flush")
 
     @abstractmethod
     def flush_now(self) -> None:
-        """Let readers have what is written: the flusher's turn."""
+        """Make all written bytes readable, as the flusher does."""
 
     def clean_up(self) -> None:
-        """No files."""
+        """Do nothing: a producer has no files."""
 
     def let_go(self) -> None:
-        """End what is half written; if it failed, its readers learn why."""
+        """End the buffers; if the task failed, release its partition with the error, which its readers raise."""
         self._end_buffers()
         if self.error is not None:
             self.worker.registry.release(self.partition.id, self.error)
@@ -157,8 +151,8 @@ class ProducerTask(Task):
     def _end_buffers(self) -> None: ...
 
 
-class _Lane:
-    """One subpartition, or all of them when broadcasting."""
+class _Target:
+    """The unfinished record and buffer of one subpartition, or of all when broadcasting."""
 
     __slots__ = ("buffer", "channel", "spanning")
 
@@ -169,21 +163,17 @@ class _Lane:
 
 
 class DirectProducer(ProducerTask):
-    """Copies record by record into buffers of the partition.
+    """Copies record by record into buffers of the partition."""
 
-    >>> issubclass(DirectProducer, ProducerTask)
-    True
-    """
-
-    def __init__(self, number: int, worker: SimWorker, plan: Plan, progress: Callable[[], object]) -> None:
+    def __init__(self, number: int, worker: SimWorker, plan: SimPlan, progress: Callable[[], object]) -> None:
         super().__init__(number, worker, plan, progress)
         channels = [UNCHANNELLED] if self.mine.broadcast else list(self._lanes)
-        self._by_lane = [_Lane(channel) for channel in channels]
-        self._current: _Lane | None = None  # has a record that is not all in buffers
-        self._claim: Claim | None = None  # for the current one's next buffer
+        self._by_lane = [_Target(channel) for channel in channels]
+        self._current: _Target | None = None  # its record is not written completely
+        self._claim: Claim | None = None  # for its next buffer
 
     def step(self) -> None:
-        """Write a few records, or go on with the one that had to wait."""
+        """Write a few records, or continue with the one that waits for a buffer."""
         for _ in range(self._chance.choice((1, 1, 4))):
             if self._current is None and not self._begin():
                 return
@@ -194,13 +184,13 @@ class DirectProducer(ProducerTask):
         self._think()
 
     def flush_now(self) -> None:
-        """Let readers have what is in unfinished buffers."""
+        """Make the bytes in unfinished buffers readable."""
         self.partition.flush()
 
     def _begin(self) -> bool:
-        """Take up the next record; False at the end."""
+        """Start the next record. Return False if there is none, or none may be written yet."""
         chance, plan = self._chance, self.plan
-        if self._hungry():
+        if self._needs_input():
             return False
         if plan.events and chance.random() < plan.events:
             self._end_buffers()
@@ -219,7 +209,7 @@ class DirectProducer(ProducerTask):
         return True
 
     def _copy(self) -> bool:
-        """Copy the record into as many buffers as it takes; False: it waits for the next."""
+        """Copy the record into buffers. Return False if it waits for the next buffer."""
         lane = self._current
         assert lane is not None, "a record was begun"
         while lane.spanning.unfinished:
@@ -233,13 +223,13 @@ class DirectProducer(ProducerTask):
         self._current = None
         return True
 
-    def _next_buffer(self, lane: _Lane) -> Buffer | None:
-        """As `ResultPartition.next_buffer` and `LocalPool.request`, but where these sleep, None."""
+    def _next_buffer(self, lane: _Target) -> Buffer | None:
+        """Request a buffer as `ResultPartition.next_buffer` does; return None where that would block."""
         partition, claim = self.partition, self._claim
         if claim is not None:
             self._claim = None
             if claim.segment is not None:
-                return partition._begin(claim.segment, lane.channel)
+                return partition._add_segment(claim.segment, lane.channel)
         full, lane.buffer = lane.buffer, None
         mid_record = lane.spanning.begun
         buffer = partition.next_buffer(lane.channel, full, mid_record=mid_record, wait=False)
@@ -252,7 +242,7 @@ class DirectProducer(ProducerTask):
         self.waits_for = f"a buffer for subpartition {lane.channel} of partition {partition.id}"
         return None
 
-    def _end_buffer(self, lane: _Lane) -> None:
+    def _end_buffer(self, lane: _Target) -> None:
         buffer, lane.buffer = lane.buffer, None
         if buffer is not None:
             self.partition.end_buffer(lane.channel, buffer)
@@ -262,12 +252,12 @@ class DirectProducer(ProducerTask):
             self._end_buffer(lane)
 
     def let_go(self) -> None:
-        """Also give up the claim, as a thread that is interrupted does."""
+        """Also withdraw the claim, as an interrupted thread does."""
         claim, self._claim = self._claim, None
         if claim is not None and self._current is not None:
             self.partition.pool._withdraw(claim, self._current.channel)
         super().let_go()
 
 
-def _nobody() -> None:
-    """Nobody waits."""
+def _ignore() -> None:
+    """Do nothing: the task has no reading half."""

@@ -1,7 +1,7 @@
-"""Workers' transports in virtual time, and the wires between them.
+"""The transports of simulated workers, and the network between them, in virtual time.
 
-A `SimNet` connects the `SimTransport`s of simulated workers, one host each. Faults (`faults`) reach in from outside:
-they stall a direction, let a clock jump, close a port.
+A `SimNet` connects the `SimTransport`s of simulated workers, one host each. Faults (`faults`) stall a direction, let a
+clock jump, or close a port.
 
 Invariant: see `headgate.net.stream`.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from headgate.errors import TransportError
 from headgate.net.stream import Address
-from headgate.net.watch import Watch
+from headgate.net.time_limits import TimeLimits
 from headgate.testing.simstream import SimStream, Weather
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["SimListener", "SimNet", "SimTransport"]
 
 _FIRST_PORT: Final = 49_152
-_LAZY_NS: Final = 1_000_000  # most that a lazy call is put off
+_LAZY_NS: Final = 1_000_000  # longest delay of a lazy call
 
 
 class SimNet:
-    """The wires between simulated workers.
+    """The network between simulated workers.
 
     >>> from headgate.testing.simulator import Actor, Simulator
     >>> net = SimNet(simulator := Simulator(seed=1), Weather())
@@ -47,43 +47,37 @@ class SimNet:
         self.random = simulator.fork("network")
         self.listeners: dict[Address, SimListener] = {}
         self.streams: list[SimStream] = []
-        """Every stream that is not over, clients before their servers."""
+        """Every open stream; the client's end before the server's."""
         self.opened: Callable[[SimStream, SimStream], object] | None = None
-        """Called with both ends of each new connection, the client's first."""
+        """Called with both ends of each new connection, the client's end first."""
         self._stalled: dict[tuple[str, str], int] = {}
         self._next_port = _FIRST_PORT
 
     def latency_ns(self) -> int:
-        """How long bytes take this time."""
+        """Draw the time that bytes take."""
         least_ns, most_ns = self.weather.latency_ns
         return least_ns + int(self.random.random() * (most_ns - least_ns))
 
     def loop_delay_ns(self) -> int:
-        """How long a network thread takes to come this time."""
+        """Draw the time until a network thread runs."""
         return int(self.random.random() * self.weather.loop_delay_ns)
 
     def stall(self, source: str, target: str, until_ns: int) -> None:
-        """Let nothing pass from one host to another for a while (`NEVER_NS`: until `heal`)."""
+        """Deliver nothing from one host to another until then (`NEVER_NS`: for ever)."""
         self._stalled[source, target] = until_ns
 
-    def heal(self, source: str, target: str) -> None:
-        """Let bytes pass again."""
-        self._stalled.pop((source, target), None)
-        for stream in list(self.streams):
-            stream.deliver_soon()
-
     def stalled_until_ns(self, source: str, target: str) -> int:
-        """When bytes pass again."""
+        """Return the time until which nothing is delivered from one host to another."""
         return self._stalled.get((source, target), 0)
 
     def free_port(self) -> int:
-        """A port that nobody uses."""
+        """Return a port that is not in use."""
         port = self._next_port
         self._next_port += 1
         return port
 
     def connect(self, source: SimTransport, address: Address) -> SimStream | None:
-        """A stream to a listener, which gets the other end; None if nobody listens."""
+        """Return a stream to a listener, which accepts the other end; None if the port is closed."""
         listener = self.listeners.get(address)
         if listener is None:
             return None
@@ -98,12 +92,12 @@ class SimNet:
 
 
 class SimTransport:
-    """A `Transport` of one simulated host: its network thread, its clock, its way into the `SimNet`.
+    """The `Transport` of one simulated host: its network thread, its clock, and its connections in a `SimNet`.
 
     >>> from headgate.testing.simulator import Actor, Simulator
     >>> transport = SimTransport(SimNet(Simulator(seed=1), Weather()), "127.0.0.1", Actor("worker 0"))
     >>> _ = transport.call_at(5_000_000_000, lambda: print("five seconds later"))
-    >>> transport.call_soon(lambda: print("now"))
+    >>> transport.post(lambda: print("now"))
     >>> transport.net.simulator.run()
     now
     five seconds later
@@ -115,16 +109,16 @@ class SimTransport:
         self.actor = actor
         self._simulator = net.simulator
         self._random = net.simulator.fork(f"threads/{actor.name}")
-        self._ahead_ns = 0  # of true time
+        self._ahead_ns = 0  # of the simulator's time
         self._ready: deque[Callable[[], object]] = deque()
         self._timers: dict[_SimTimer, None] = {}
 
     def now_ns(self) -> int:
-        """What this host's clock says."""
+        """Return the time of this host's clock."""
         return self._simulator.now_ns + self._ahead_ns
 
     def jump(self, duration_ns: int) -> None:
-        """Let this host's clock jump forward; timers that are due by then come at once."""
+        """Advance this host's clock; timers that are due by then fire at once."""
         assert duration_ns >= 0, "a monotonic clock does not run backwards"
         self._ahead_ns += duration_ns
         for timer in list(self._timers):
@@ -137,27 +131,24 @@ class SimTransport:
         timer.arm(when_ns - self._ahead_ns)
         return timer
 
-    def call_soon(self, function: Callable[[], object]) -> None:
-        """Call a function on the network thread, after those that wait already."""
-        self._ready.append(function)
+    def post(self, callback: Callable[[], object], *, urgent: bool = True) -> None:
+        """Run a callback on the network thread, after those posted before; a little later if it is not urgent."""
+        if not urgent:
+            delay_ns = self._random.randint(0, _LAZY_NS)
+            self._simulator.after(delay_ns, lambda: self.post(callback), self.actor, f"lazily {_name(callback)}")
+            return
+        self._ready.append(callback)
         if len(self._ready) == 1:
-            self._turn_soon()
+            self._run_next_soon()
 
-    def call_lazily(self, function: Callable[[], object]) -> None:
-        """As `call_soon`, but perhaps a little later."""
-        delay_ns = self._random.randint(0, _LAZY_NS)
-        self._simulator.after(delay_ns, lambda: self.call_soon(function), self.actor, f"lazily {_name(function)}")
-
-    def attend(self) -> None:
-        """What comes is seen when it comes."""
-
-    glance = attend
+    def poll_once(self, *, reply_expected: bool = False) -> None:
+        """Do nothing: what arrives is delivered when it arrives."""
 
     def listen(self, host: str, port: int, accepted: Callable[[Stream], object]) -> SimListener:
-        """Open a port (0: any that is free).
+        """Open a port (0: any free one).
 
         Raises:
-            TransportError: the port is in use.
+            TransportError: The port is in use.
         """
         address = Address(host, port or self.net.free_port())
         if address in self.net.listeners:
@@ -166,7 +157,7 @@ class SimTransport:
         return listener
 
     def connect(self, address: Address, timeout_ns: int, connected: Callable[[Stream | Exception], object]) -> Timer:
-        """Connect to a listener; `connected` gets a stream to start, or the TransportError."""
+        """Connect to a listener. `connected` is called with a stream to start, or with the TransportError."""
         simulator, net = self._simulator, self.net
         way_ns = max(net.stalled_until_ns(self.host, address.host), net.stalled_until_ns(address.host, self.host))
         when_ns = max(simulator.now_ns + 2 * net.latency_ns(), way_ns)
@@ -182,50 +173,50 @@ class SimTransport:
         return simulator.at(when_ns, arrive, self.actor, "connect")
 
     def forget(self, timer: _SimTimer) -> None:
-        """A timer is over; called by the timer itself."""
+        """Remove a timer. Called by the timer itself."""
         self._timers.pop(timer, None)
 
     def arm(self, timer: _SimTimer, when_ns: int) -> Scheduled:
-        """Wait for a timer's time; called by the timer itself."""
+        """Schedule a timer. Called by the timer itself."""
         return self._simulator.at(when_ns, timer.fire, self.actor, f"timer {timer.name}", work=timer.work)
 
-    def _turn_soon(self) -> None:
+    def _run_next_soon(self) -> None:
         delay_ns = int(self._random.random() * self.net.weather.loop_delay_ns)
-        self._simulator.after(delay_ns, self._turn, self.actor, f"soon {_name(self._ready[0])}")
+        self._simulator.after(delay_ns, self._run_next, self.actor, f"soon {_name(self._ready[0])}")
 
-    def _turn(self) -> None:
+    def _run_next(self) -> None:
         self._ready[0]()
         self._ready.popleft()
         if self._ready:
-            self._turn_soon()
+            self._run_next_soon()
 
 
 class _SimTimer:
-    """A function that waits for its time on one host's clock."""
+    """A function that is called at a time of one host's clock."""
 
     __slots__ = ("_function", "_scheduled", "_transport", "name", "when_ns", "work")
 
     def __init__(self, transport: SimTransport, when_ns: int, function: Callable[[], object]) -> None:
         self.when_ns = when_ns
         self.name = _name(function)
-        self.work = not isinstance(getattr(function, "__self__", None), Watch)  # a time limit moves nothing by itself
+        self.work = not isinstance(getattr(function, "__self__", None), TimeLimits)  # a time limit moves no record
         self._transport = transport
         self._function = function
         self._scheduled: Scheduled | None = None
 
     def arm(self, when_ns: int) -> None:
-        """Set the true time at which it comes."""
+        """Set the simulator's time at which it fires."""
         if self._scheduled is not None:
             self._scheduled.cancel()
         self._scheduled = self._transport.arm(self, when_ns)
 
     def fire(self) -> None:
-        """Its time has come."""
+        """Call the function."""
         self._transport.forget(self)
         self._function()
 
     def cancel(self) -> None:
-        """Let it not happen. May be repeated, also when it has happened."""
+        """Do not call the function. May be repeated, also after the call."""
         self._transport.forget(self)
         if self._scheduled is not None:
             self._scheduled.cancel()
@@ -249,18 +240,18 @@ class SimListener:
 
     @property
     def address(self) -> Address:
-        """Where it listens."""
+        """The address of the port."""
         return self._address
 
     def accept(self, stream: SimStream) -> None:
-        """Hand over a stream of somebody who has connected; by the net only."""
+        """Pass the stream of a new connection on, or abort it if the port is closed. Called by the `SimNet`."""
         if self._net.listeners.get(self._address) is self:
             self._accepted(stream)
         else:
             stream.abort()
 
     def close(self) -> None:
-        """Accept no more. May be repeated."""
+        """Close the port. May be repeated."""
         if self._net.listeners.get(self._address) is self:
             del self._net.listeners[self._address]
 

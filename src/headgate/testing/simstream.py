@@ -1,11 +1,11 @@
-"""One end of a connection in virtual time, and how bytes travel to it.
+"""One end of a connection in virtual time.
 
-A `SimStream` is what a `SimNet` gives to connections. Its `Weather` says how long bytes take, how they are cut and put
-together again, how many a write takes. Faults reach in from outside: they break or half-close a stream, or change what
-passes its `Tap`.
+A `SimStream` is the stream of a connection in a `SimNet`. The `Weather` (the conditions on the network) decides how
+long bytes take, in which pieces they are received, and how many of them a write accepts. Faults break or half-close a
+stream, or change the bytes that pass its `Tap`.
 
-Invariants: see `headgate.net.stream`; bytes of one direction keep their order; at most `capacity_bytes` are on their
-way in each; what a view showed is overwritten after `received`, as the slab of a socket would be.
+Invariants: see `headgate.net.stream`; the bytes of one direction keep their order; at most `capacity_bytes` are in
+flight in each direction; the memory of a view is overwritten after `received`, as the buffer of a socket is.
 """
 
 from __future__ import annotations
@@ -29,17 +29,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Cut", "SimStream", "Tap", "Weather"]
 
-_SMALL_CUTS: Final = 100  # so many small deliveries per stream; then larger ones, or large buffers would take for ever
+_SMALL_CUTS: Final = 100  # small deliveries per stream; then larger ones, or large buffers would take too many actions
 
 
 class Cut(Enum):
-    """In what pieces bytes are received.
+    """The pieces in which bytes are received."""
 
-    >>> Cut.BYTES.value
-    'one at a time'
-    """
-
-    WHOLE = "all that has come"
+    WHOLE = "all that has arrived"
     RANDOM = "cut anywhere"
     TINY = "a few at a time"
     BYTES = "one at a time"
@@ -47,24 +43,20 @@ class Cut(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """How bytes travel.
-
-    >>> Weather(cut=Cut.BYTES).capacity_bytes
-    65536
-    """
+    """The conditions on the network."""
 
     latency_ns: tuple[int, int] = (20_000, 80_000)
-    loop_delay_ns: int = 5_000  # most that a network thread takes to come
+    loop_delay_ns: int = 5_000  # longest time until a network thread runs
     capacity_bytes: int = 64 * 1024
     cut: Cut = Cut.WHOLE
-    short_writes: float = 0.0  # share of writes that take less than there is room for
+    short_writes: float = 0.0  # share of writes that accept less than there is room for
 
 
 class Tap(Protocol):
-    """Sees, and may change, what a stream sends."""
+    """Receives, and may change, the bytes that a stream sends."""
 
     def sends(self, data: bytes) -> bytes:
-        """These bytes were taken; what is returned is what arrives."""
+        """Called with the accepted bytes. Returns the bytes that arrive."""
         ...
 
 
@@ -92,33 +84,33 @@ class SimStream:
         self.other: SimStream = self
         self.tap: Tap | None = None
         self.over = False
-        """`lost` was told, or is on its way."""
+        """True once `lost` was called or is scheduled."""
         self.handler: StreamHandler | None = None
         self.breaks_after: int | None = None
-        """How many bytes are still received before the connection breaks."""
+        """The number of bytes still to be received before the connection breaks."""
         self._simulator = net.simulator
         self._error: TransportError | None = None
-        self._flight: deque[tuple[int, bytes]] = deque()  # sent by the other, with the time of arrival
+        self._flight: deque[tuple[int, bytes]] = deque()  # sent by the other end, with the time of arrival
         self._inbox = bytearray()  # arrived, not received yet
         self._held_bytes = 0  # in both
         self._last_arrival_ns = 0
-        self._ended = False  # the other sends no more
+        self._ended = False  # the other end sends no more
         self._paused = False
         self._broken = False  # nothing more is received
-        self._blocked = False  # took less than it was offered; `writable` is owed
+        self._blocked = False  # accepted less than it was offered; `writable` has to be called
         self._delivery: Scheduled | None = None
         self._unblocking = False
         self._small_cuts = 0
 
-    # What a connection calls.
+    # Called by the connection.
 
     @property
     def peer(self) -> str:
-        """Whom error texts name."""
+        """The peer's address, for error texts."""
         return str(self.there)
 
     def start(self, handler: StreamHandler) -> None:
-        """Begin to read; called once."""
+        """Start reading. Called once."""
         assert self.handler is None, "a stream is started once"
         self.handler = handler
         if self.over:
@@ -128,11 +120,11 @@ class SimStream:
         self._unblock_soon()
 
     def write(self, pieces: Sequence[bytes | memoryview]) -> int:
-        """Offer bytes; how many were taken."""
+        """Offer bytes. Return how many were accepted."""
         if self.over or self._blocked:
             return 0
         data, net, other = b"".join(pieces), self.net, self.other
-        if other.over:  # it closed, and discards what still comes
+        if other.over:  # it closed, and discards further bytes
             return len(data)
         room = net.weather.capacity_bytes - other._held_bytes
         if net.weather.short_writes and net.random.random() < net.weather.short_writes:
@@ -146,23 +138,23 @@ class SimStream:
         return len(data)
 
     def pause_reading(self) -> None:
-        """No more `received`. May be repeated."""
+        """Stop calling `received`. May be repeated."""
         self._paused = True
 
     def resume_reading(self) -> None:
-        """Go on with `received`. May be repeated."""
+        """Call `received` again. May be repeated."""
         self._paused = False
         self.deliver_soon()
 
     def close(self) -> None:
-        """End in order: the other end receives all that was taken first. May be repeated."""
+        """End in order: the other end first receives all accepted bytes. May be repeated."""
         if not self.over:
             self.end(None)
             self.other.half_close()
             self.other._unblock_soon()
 
     def abort(self) -> None:
-        """End at once: the other end hears of a reset. May be repeated."""
+        """End at once: the other end is reset. May be repeated."""
         if not self.over:
             self.end(None)
         other = self.other
@@ -170,13 +162,13 @@ class SimStream:
             self._simulator.after(self.net.latency_ns(), other.reset, other.actor, "reset")
 
     def path(self) -> PathStatistics:
-        """See `Stream`: a simulated system says nothing."""
+        """Return empty statistics: there is no kernel."""
         return PathStatistics()
 
-    # What the wire does to this end.
+    # Called by the other end and by faults.
 
     def arrive(self, data: bytes) -> None:
-        """Bytes are on their way here."""
+        """Deliver bytes to this end after the latency."""
         arrival_ns = max(self._last_arrival_ns, self._simulator.now_ns + self.net.latency_ns())
         self._last_arrival_ns = arrival_ns
         self._flight.append((arrival_ns, data))
@@ -184,32 +176,32 @@ class SimStream:
         self.deliver_soon()
 
     def half_close(self) -> None:
-        """The other end sends no more: what is on its way is the last."""
+        """End the other end's direction after the bytes in flight."""
         self._ended = True
         self.deliver_soon()
 
     def reset(self) -> None:
-        """The connection breaks, as seen from here; what has not been received is gone."""
+        """Break the connection at this end; bytes that were not received are lost."""
         until_ns = self.net.stalled_until_ns(self.there.host, self.here.host)
-        if until_ns > self._simulator.now_ns:  # nobody learns of anything through a wire that carries nothing
+        if until_ns > self._simulator.now_ns:  # a stalled direction delivers no reset either
             if until_ns < NEVER_NS:
                 self._simulator.at(until_ns, self.reset, self.actor, "reset")
             return
         self.end(TransportError("the connection broke: reset by the peer", peer=self.peer))
 
     def break_off(self) -> None:
-        """The connection breaks in the middle of whatever is on its way; each end learns of it in its own time."""
+        """Break the connection; each end is reset after its own latency."""
         for stream in (self, self.other):
             self._simulator.after(self.net.latency_ns(), stream.reset, stream.actor, "reset")
 
     def vanish(self) -> None:
-        """This end is gone without a word."""
+        """Remove this end; the other end is not notified."""
         if not self.over:
             self.over = True
             self.net.streams.remove(self)
 
     def end(self, error: TransportError | None) -> None:
-        """This end is over."""
+        """End this end."""
         if self.over:
             return
         self.over, self._error = True, error
@@ -221,14 +213,14 @@ class SimStream:
             self._soon(self._tell_lost, "lost")
 
     def deliver_soon(self) -> None:
-        """See to it that what there is to receive is received."""
+        """Schedule `received` if there is anything to receive."""
         if self.over or self._paused or self._broken or self._delivery is not None or self.handler is None:
             return
         now_ns = self._simulator.now_ns
         if self._inbox:
             when_ns = now_ns + self.net.loop_delay_ns()
         elif self._flight:
-            # Sometimes a little later than the first of them arrives: others come with it.
+            # At the arrival of any of them, drawn at random: bytes that arrive before it are received with it.
             when_ns = self._flight[int(self.net.random.random() * len(self._flight))][0]
         elif self._ended:
             when_ns = now_ns + self.net.latency_ns()
@@ -270,7 +262,7 @@ class SimStream:
         self.deliver_soon()
 
     def _size(self) -> int:
-        """How many bytes to receive at once."""
+        """Return how many bytes to receive at once."""
         most, cut = len(self._inbox), self.net.weather.cut
         if self.breaks_after is not None:
             return min(most, max(1, self.breaks_after))

@@ -1,7 +1,7 @@
-"""One seed, from its plan to its verdict.
+"""One seed, from its plan to its outcome.
 
-`simulate` builds the workers and tasks of a plan, lets virtual time run with the faults of the seed, checks the
-invariants after every action, and says how it went. The same seed gives the same run, action for action.
+`simulate` creates the workers and tasks of a plan, runs them in virtual time with the faults of the seed, and checks
+the invariants after every action. The same seed gives the same run, action for action.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from headgate.errors import Cancelled, HeadgateError, InvariantViolated
+from headgate.errors import HeadgateError, InvariantViolated
 from headgate.net.connection import Connection
 from headgate.testing.faults import AT_THE_START, Fault, draw_faults
 from headgate.testing.invariants import check_at_rest, check_closed, check_credit, check_worker, wait_for_graph
-from headgate.testing.job import Job
-from headgate.testing.plan import Plan, draw_plan
+from headgate.testing.job import SimJob
+from headgate.testing.loop_model import loop_failure_of
+from headgate.testing.plan import SimPlan, draw_plan
 from headgate.testing.simnet import SimNet
 from headgate.testing.simulator import NEVER_NS, Actor, Simulator
-from headgate.testing.strangers import Knocker, Stranger
+from headgate.testing.strangers import RawClient, Stranger
 from headgate.testing.tap import Conversation
 
 if TYPE_CHECKING:
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
     from headgate.ids import PartitionId
     from headgate.testing.simstream import SimStream
     from headgate.testing.worker import SimWorker, WatchedSupply
-    from headgate.testing.workload import Task
+    from headgate.testing.workload import SimTask
 
-__all__ = ["Outcome", "Simulation", "failure_of", "simulate"]
+__all__ = ["Simulation", "SimulationOutcome", "failure_of", "simulate"]
 
 _MOST_STEPS: Final = 200_000
 _CREDIT_EVERY: Final = 16
@@ -38,16 +39,11 @@ _MS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a simulation went.
-
-    >>> outcome = simulate(1)
-    >>> outcome.failure is None, outcome.repeat
-    (True, 'headgate simulate --seed 1')
-    """
+class SimulationOutcome:
+    """The result of a simulation."""
 
     seed: int
-    plan: Plan
+    plan: SimPlan
     faults: tuple[str, ...]
     failure: str | None
     steps: int
@@ -63,7 +59,7 @@ class Outcome:
 
 
 class Simulation:
-    """One run.
+    """One run of a plan with faults.
 
     >>> simulation = Simulation(seed=1)
     >>> simulation.run()
@@ -71,7 +67,7 @@ class Simulation:
     True
     """
 
-    def __init__(self, seed: int, plan: Plan | None = None, faults: Sequence[Fault] | None = None) -> None:
+    def __init__(self, seed: int, plan: SimPlan | None = None, faults: Sequence[Fault] | None = None) -> None:
         self.simulator = Simulator(seed)
         self.plan = plan if plan is not None else draw_plan(self.simulator.fork("plan"))
         drawn = draw_faults(self.simulator.fork("faults"), self.plan) if faults is None else faults
@@ -81,29 +77,29 @@ class Simulation:
         self.net = SimNet(self.simulator, self.plan.weather)
         self.net.opened = self._opened
         self.conversations: list[Conversation] = []
-        self.job = Job(self.net, self.plan, self.progress)
-        """The attempt that faults strike."""
+        self.job = SimJob(self.net, self.plan, self.progress)
+        """The first attempt; faults strike this one."""
         self.jobs = [self.job]
-        self.strangers: list[Stranger | Knocker] = []
+        self.strangers: list[Stranger | RawClient] = []
         self._by_actor: dict[Actor, SimWorker] = {}
         self._by_host: dict[tuple[str, int], SimWorker] = {}
         self._wires: list[tuple[int, int, str]] = []
-        self._moved = self._look = True
+        self._moved = self._progressed = True
         self._excused_until_ns = 0
-        self._complaints = _Complaints()
+        self._logged_errors = _LoggedErrors()
 
     @property
-    def tasks(self) -> list[Task]:
-        """Every task."""
+    def tasks(self) -> list[SimTask]:
+        """Every task of every attempt."""
         return [task for job in self.jobs for task in job.tasks]
 
     def run(self) -> None:
-        """Run it all.
+        """Run the simulation to its end.
 
         Raises:
-            InvariantViolated: something does not hold.
+            InvariantViolated: An invariant does not hold.
         """
-        with self._complaints:
+        with self._logged_errors:
             try:
                 self._run()
             finally:
@@ -114,7 +110,7 @@ class Simulation:
         simulator = self.simulator
         self._strike()
         self.job.set_up()
-        self._know(self.job)
+        self._register(self.job)
         while not self._all_done():
             self._strike()
             if not simulator.work and not self._nudge() and simulator.now_ns >= self._excused_until_ns:
@@ -124,14 +120,14 @@ class Simulation:
         self._wind_down()
 
     def step(self) -> bool:
-        """One action, and the invariants after it."""
+        """Run one action, and check the invariants after it. Return False if there is none."""
         simulator = self.simulator
         if not simulator.step():
             return False
         if simulator.steps > _MOST_STEPS:
-            raise InvariantViolated(f"after {_MOST_STEPS} actions there is no end in sight")
-        if self._complaints.texts:
-            raise InvariantViolated(self._complaints.texts[0])
+            raise InvariantViolated(f"the simulation has not ended after {_MOST_STEPS} actions")
+        if self._logged_errors.texts:
+            raise InvariantViolated(self._logged_errors.texts[0])
         worker = self._by_actor.get(simulator.last_actor) if simulator.last_actor is not None else None
         if worker is not None and not worker.crashed:
             check_worker(worker)
@@ -140,35 +136,35 @@ class Simulation:
         return True
 
     def progress(self) -> None:
-        """Something has moved, or somebody has ended."""
-        self._moved = self._look = True
+        """Called when a task has moved a record, or has ended."""
+        self._moved = self._progressed = True
 
     def _all_done(self) -> bool:
-        """Whether every task of every attempt is done; looked up only when that may have changed."""
-        look, self._look = self._look, False
-        return look and all(job.done for job in self.jobs)
+        """Return True if every task is done; checked only after `progress`."""
+        progressed, self._progressed = self._progressed, False
+        return progressed and all(job.done for job in self.jobs)
 
-    # What faults ask for.
+    # Called by faults.
 
     def excuse(self, duration_ns: int) -> None:
-        """For so long, and as long again, waiting is no deadlock: the time limits must come first."""
+        """Report no deadlock for this long and for all time limits after it: one of them has to pass first."""
         limits_ms = 2 * self.plan.idle_timeout_ms + self.plan.connect_timeout_ms + self.plan.handshake_timeout_ms
         until_ns = self.simulator.now_ns + duration_ns + limits_ms * _MS
         self._excused_until_ns = max(self._excused_until_ns, until_ns)
 
     def blame_wire(self, first: int, second: int, fault: str) -> None:
-        """Nothing may pass between two hosts, whichever attempt it belongs to."""
+        """Expect connection errors between two hosts, in all attempts."""
         self._wires.append((first, second, fault))
         for job in self.jobs:
             job.blame_pair(first, second, fault)
 
     def streams(self, first: int, second: int) -> list[SimStream]:
-        """The streams by which a worker receives from another."""
+        """Return the streams by which the worker `second` receives from `first`."""
         sender, receiver = self.job.workers[first].actor, self.job.workers[second].actor
         return [one for one in self.net.streams if one.actor is receiver and one.other.actor is sender]
 
     def crash(self, number: int, fault: str, *, silent: bool, again: bool) -> None:
-        """A worker is gone; the others learn of it by a reset or, if `silent`, by silence."""
+        """Crash a worker. Its connections are reset; if `silent`, they only stop."""
         worker = self.job.workers[number]
         if worker.crashed:
             return
@@ -186,25 +182,25 @@ class Simulation:
             self.simulator.after(10 * _MS, lambda: self._try_again(number), self.world, "a new attempt")
 
     def _try_again(self, crashed: int) -> None:
-        """A new attempt, whose worker listens where the crashed one did: late callers find it there."""
-        job = Job(self.net, self.plan, self.progress, attempt=self.jobs[-1].attempt + 1)
+        """Start a new attempt. Its worker has the port of the crashed one, so that late connections reach it."""
+        job = SimJob(self.net, self.plan, self.progress, attempt=self.jobs[-1].attempt + 1)
         self.jobs.append(job)
         for wire in self._wires:
             job.blame_pair(*wire)
         job.set_up(ports={crashed: self.job.workers[crashed].address.port})
-        self._know(job)
+        self._register(job)
 
     def add_stranger(self, number: int, target: int, *, attempt: int) -> None:
-        """Somebody who says it is worker `number` connects to worker `target`, who knows better."""
+        """Connect a process with the identity of worker `number` to worker `target`."""
         stranger = Stranger(number, attempt, self.job.workers[target], self.net, self.plan)
         self.strangers.append(stranger)
         self._by_actor[stranger.worker.actor] = stranger.worker
 
-    def knock(self, target: int, data: bytes) -> None:
-        """Somebody connects to a worker's port and says something."""
-        self.strangers.append(Knocker(self.job.workers[target], self.net, data))
+    def connect_raw(self, target: int, data: bytes) -> None:
+        """Connect a program that sends `data` to a worker's port."""
+        self.strangers.append(RawClient(self.job.workers[target], self.net, data))
 
-    # Inside.
+    # Internals.
 
     def _opened(self, ours: SimStream, theirs: SimStream) -> None:
         self.conversations.append(Conversation(ours, theirs, self._supply))
@@ -213,7 +209,7 @@ class Simulation:
         worker = self._by_host.get((host, partition.attempt))
         return None if worker is None else worker.registry.watched.get((partition, subpartition))
 
-    def _know(self, job: Job) -> None:
+    def _register(self, job: SimJob) -> None:
         for worker in job.workers:
             self._by_actor[worker.actor] = worker
             self._by_host[worker.host, worker.attempt] = worker
@@ -230,37 +226,34 @@ class Simulation:
                 return
 
     def _nudge(self) -> bool:
-        """Nothing but housekeeping is left: flushers, or the coordinator, may still have something to do."""
+        """Run the flushers, then the coordinator: only housekeeping is scheduled. Return True if records may move."""
         if self._moved:
             self._moved = False
             for task in self.tasks:
                 task.nudge()
             return True
-        told = [job.coordinate() for job in self.jobs]
-        self._moved = any(told)
+        released = [job.coordinate() for job in self.jobs]
+        self._moved = any(released)
         return self._moved
 
     def _graph(self) -> str:
         return wait_for_graph(self.tasks, [worker for job in self.jobs for worker in job.workers if not worker.crashed])
 
     def _wind_down(self) -> None:
-        """All tasks are done: connections end by themselves, then everything is given back."""
+        """Check the ends of tasks and connections, close all workers, and check that all memory is free."""
         self._run_until_quiet()
         for job in self.jobs:
             job.check_ends(others=bool(self.strangers) or len(self.jobs) > 1)
         workers = [worker for job in self.jobs for worker in job.workers if not worker.crashed]
         if not self.strangers and not any(job.pairs for job in self.jobs):
-            for worker in workers:  # nobody broke a connection: they end by themselves
+            for worker in workers:  # no fault broke a connection: all have ended in order
                 check_closed(worker)
         if not self.strangers and all(job.blameless for job in self.jobs):
             for worker in workers:
                 check_at_rest(worker)
         workers += [stranger.worker for stranger in self.strangers if isinstance(stranger, Stranger)]
         for worker in workers:
-            worker.registry.release_all(Cancelled("the job is over"))
-            for gate in (*worker.unions, *worker.gates):
-                gate.release()
-            worker.network.close(lambda: None)
+            worker.close_network()
         self._run_until_quiet()
         for worker in workers:
             worker.network.abort()
@@ -270,7 +263,7 @@ class Simulation:
         for stranger in self.strangers:
             stranger.check()
         for worker in workers:
-            worker.memory.close()
+            worker.close()
 
     def _run_until_quiet(self) -> None:
         while self.simulator.work and self.step():
@@ -290,8 +283,8 @@ class Simulation:
                     yield first, second
 
 
-class _Complaints(logging.Handler):
-    """What headgate logs as an error while a simulation runs: it is one."""
+class _LoggedErrors(logging.Handler):
+    """Collects the errors that headgate logs: each fails the simulation."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -312,16 +305,16 @@ class _Complaints(logging.Handler):
         self._logger.propagate = self._propagated
 
 
-def simulate(seed: int) -> Outcome:
-    """Run one seed.
+def simulate(seed: int) -> SimulationOutcome:
+    """Run one seed. Return its outcome.
 
     >>> simulate(1).trace_hash == simulate(1).trace_hash
     True
     """
     simulation = Simulation(seed)
-    failure = failure_of(simulation)
+    failure = failure_of(simulation) or loop_failure_of(seed)
     simulator = simulation.simulator
-    return Outcome(
+    return SimulationOutcome(
         seed=seed,
         plan=simulation.plan,
         faults=tuple(map(str, simulation.struck)),
@@ -335,15 +328,11 @@ def simulate(seed: int) -> Outcome:
 
 
 def failure_of(simulation: Simulation) -> str | None:
-    """Run a simulation; what does not hold, or None.
-
-    >>> failure_of(Simulation(seed=1)) is None
-    True
-    """
+    """Run a simulation. Return the error as text, or None."""
     try:
         simulation.run()
     except HeadgateError as error:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - a bug, here or there: the seed has found it
+    except Exception:  # noqa: BLE001 - any exception is a bug that the seed has found
         return traceback.format_exc().rstrip()
     return None

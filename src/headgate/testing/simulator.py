@@ -1,10 +1,10 @@
-"""Virtual time: a heap of (time, seeded tie-break, action), and one seed forked per concern.
+"""Virtual time: a heap of (time, seeded tie-break, action), and independent randomness for each concern.
 
-Everything that happens in a simulation is an action of an `Actor` and runs to its end before the next; what happens at
-the same moment happens in an order that the seed decides. There is no thread, no event loop and no clock but this one.
-Used by everything else in this package, and by whoever wants to test code of their own in virtual time.
+All code of a simulation runs in actions of an `Actor`. An action runs to its end before the next one starts; the seed
+decides the order of actions at the same time. There is no thread and no other clock. It suits tests of any code that
+takes its clock and its transport as arguments.
 
-Invariants: time never goes back; an actor that is paused does nothing; two runs that schedule the same actions from the
+Invariants: time never decreases; the actions of a paused actor wait; two runs that schedule the same actions from the
 same seed have the same trace.
 """
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["NEVER_NS", "Actor", "Scheduled", "Simulator", "fork"]
 
 NEVER_NS: Final = 1 << 62
-"""A time that does not come: who resumes then is dead."""
+"""A time that is never reached. An actor that resumes then is dead: its actions are dropped."""
 
 
 def fork(seed: int, concern: str) -> random.Random:
-    """Randomness for one concern: what others draw does not change what it draws.
+    """Return the randomness of one concern; it is independent of the numbers that other concerns draw.
 
     >>> fork(7, "sizes").random() == fork(7, "sizes").random(), fork(7, "sizes").random() == fork(7, "faults").random()
     (True, False)
@@ -34,7 +34,7 @@ def fork(seed: int, concern: str) -> random.Random:
 
 
 class Actor:
-    """Who acts: a worker, or the world around them. A paused one acts later.
+    """The owner of actions: a worker, or the world around the workers. While it is paused, its actions wait.
 
     >>> simulator, worker = Simulator(seed=1), Actor("worker 0")
     >>> worker.resumes_ns = 50
@@ -54,7 +54,7 @@ class Actor:
 
 
 class Scheduled:
-    """An action that waits for its time.
+    """An action that is scheduled.
 
     >>> simulator = Simulator(seed=1)
     >>> later = simulator.after(10, lambda: print("never"), Actor("worker 0"))
@@ -75,18 +75,18 @@ class Scheduled:
 
     @property
     def waiting(self) -> bool:
-        """Whether it has neither happened nor been cancelled."""
+        """True while the action has neither run nor been cancelled."""
         return self.action is not None
 
     def cancel(self) -> None:
-        """Let it not happen. May be repeated, also when it has happened."""
+        """Do not run the action. May be repeated, also after it has run."""
         if self.action is not None:
             self.action = None
             self._simulator.work -= self.work
 
 
 class Simulator:
-    """Actions in virtual time.
+    """Runs actions in virtual time.
 
     >>> simulator, worker = Simulator(seed=1), Actor("worker 0")
     >>> _ = simulator.after(2_000, lambda: print("second"), worker)
@@ -102,9 +102,9 @@ class Simulator:
         self.seed = seed
         self.now_ns = 0
         self.steps = 0
-        """How many actions have happened."""
+        """The number of actions that have run."""
         self.work = 0
-        """How many actions wait that are not mere housekeeping: with none left, nothing will move any more."""
+        """The number of scheduled actions that are not housekeeping. At 0, no record will move any more."""
         self.last_actor: Actor | None = None
         self._tie = fork(seed, "ties").getrandbits
         self._heap: list[tuple[int, int, int, Scheduled]] = []
@@ -112,7 +112,7 @@ class Simulator:
         self._trace: list[tuple[int, str, str]] = []
 
     def fork(self, concern: str) -> random.Random:
-        """Randomness for one concern."""
+        """Return the randomness of one concern."""
         return fork(self.seed, concern)
 
     # Scheduling.
@@ -120,7 +120,7 @@ class Simulator:
     def at(
         self, when_ns: int, action: Callable[[], object], actor: Actor, label: str = "act", *, work: bool = True
     ) -> Scheduled:
-        """Let an actor do something at a time; `work` is off for housekeeping that repeats for ever."""
+        """Schedule an action at a time. `work` is False for housekeeping, which repeats for ever."""
         entry = Scheduled(self, action, actor, label, work=work)
         self.work += work
         self._push(max(when_ns, self.now_ns), self._tie(16), entry)
@@ -129,7 +129,7 @@ class Simulator:
     def after(
         self, delay_ns: int, action: Callable[[], object], actor: Actor, label: str = "act", *, work: bool = True
     ) -> Scheduled:
-        """Let an actor do something after a while."""
+        """Schedule an action after a delay."""
         return self.at(self.now_ns + delay_ns, action, actor, label, work=work)
 
     def _push(self, when_ns: int, tie: int, entry: Scheduled) -> None:
@@ -139,7 +139,7 @@ class Simulator:
     # Running.
 
     def step(self) -> bool:
-        """Let the next action happen; False if there is none."""
+        """Run the next action. Return False if there is none."""
         heap = self._heap
         while heap:
             when_ns, tie, _, entry = heapq.heappop(heap)
@@ -163,29 +163,29 @@ class Simulator:
         return False
 
     def run(self, until_ns: int | None = None) -> None:
-        """Let everything happen, or everything up to a time."""
+        """Run all actions, or all up to a time."""
         while (next_ns := self.next_ns()) is not None and (until_ns is None or next_ns <= until_ns):
             self.step()
         if until_ns is not None:
             self.now_ns = max(self.now_ns, until_ns)
 
     def next_ns(self) -> int | None:
-        """When the next action is due, if nobody is paused; None if there is none."""
+        """Return the time of the next action, pauses not considered; None if there is none."""
         heap = self._heap
         while heap and heap[0][3].action is None:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
-    # Remembering.
+    # The trace.
 
-    def note(self, who: str, text: str) -> None:
+    def note(self, actor: str, text: str) -> None:
         """Add a line to the trace."""
-        self._trace.append((self.now_ns, who, text))
+        self._trace.append((self.now_ns, actor, text))
 
     def lines(self) -> list[str]:
-        """What has happened, in order."""
-        return [f"{when_ns} {who}: {text}" for when_ns, who, text in self._trace]
+        """Return the trace: one line for each action and note, in order."""
+        return [f"{when_ns} {actor}: {text}" for when_ns, actor, text in self._trace]
 
     def trace_hash(self) -> str:
-        """A number for everything that has happened, times and bytes included."""
+        """Return a hash of the trace. Two runs with the same hash had the same actions, times and bytes."""
         return hashlib.blake2b("\n".join(self.lines()).encode(), digest_size=8).hexdigest()

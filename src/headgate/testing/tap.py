@@ -1,10 +1,10 @@
-"""Listening on the wire: every frame that a connection sends is checked against what was seen before.
+"""A tap on a connection: it checks every frame that is sent against the frames before it.
 
-A `Conversation` is both directions of one connection; each `Direction` is the `Tap` of one stream. It finds the frames
-in the bytes that were taken, whatever pieces they were written in, and checks what can be checked from outside: credit,
-sequence numbers, backlog. Faults use it to damage a frame, or to repeat one, at a place of their choosing.
+A `Conversation` is both directions of one connection; each `Direction` is the `Tap` of one stream. It splits the bytes
+that a stream accepts into frames and checks credit, sequence numbers and backlog. Faults use it to damage, repeat or
+insert a frame.
 
-Invariant: what is checked is what was sent; what a fault changes comes after.
+Invariant: the frames are checked as the sender wrote them; a fault changes them afterwards.
 """
 
 from __future__ import annotations
@@ -29,53 +29,47 @@ __all__ = ["HEADER_DAMAGE", "Conversation", "Direction"]
 
 _LAST_HANDSHAKE_TYPE: Final = 0x0F
 HEADER_DAMAGE: Final = ((3, 0x40), (4, 0x80), (5, 0x40), (10, 0x01), (12, 0x10))
-"""Bits of a `Data` frame's head, by offset, whose flipping must always be noticed: length, type, flags, sequence."""
+"""Bits of a `Data` frame's head, by offset, in length, type, flags and sequence: the receiver must detect a flip."""
 
 
 class _Channel:
-    """One channel as the wire knows it."""
+    """One channel, as the frames describe it."""
 
-    __slots__ = ("announced", "cancelled", "ended", "partition", "sent", "sequence", "subpartition")
+    __slots__ = ("announced", "backlog", "cancelled", "ended", "partition", "sent", "sequence", "subpartition")
 
     def __init__(self, frame: RequestPartition) -> None:
         self.partition = frame.partition
         self.subpartition = frame.subpartition
         self.announced = frame.credit  # None: without credit
         self.sent = 0
+        self.backlog = 0  # as the producer has sent it last, with data or without
         self.sequence = 0
         self.ended = False
         self.cancelled = False
 
 
 class Direction:
-    """What one end of a connection sends. Made by `Conversation`.
-
-    >>> from headgate.testing import Simulation
-    >>> simulation = Simulation(seed=3, faults=[]); simulation.run()
-    >>> client, server = simulation.conversations[0].directions
-    >>> bool(client.hello), client.opposite is server
-    (True, True)
-    """
+    """The frames that one end of a connection sends. Created by `Conversation`."""
 
     def __init__(self, stream: SimStream, supplies: Supplies) -> None:
         self.opposite: Direction = self
         self.channels: dict[int, _Channel] = {}
-        """What this end has requested."""
+        """The channels that this end has requested, by receiver."""
         self.hello = b""
-        """What it said in the handshake."""
+        """The bytes that this end sent in the handshake."""
         self.damage: Callable[[bytes, int], int | None] | None = None
-        """Asked for a frame about to be sent and where its payload begins: which bit of it to flip."""
+        """Called with a frame and the offset of its payload; returns the bit to flip, or None for another frame."""
         self.replay = False
-        """Whether to repeat the last data frame, once."""
+        """True: repeat the last data frame, once."""
         self.stale = False
-        """Whether to slip in a frame of an earlier attempt, once."""
+        """True: insert a frame of an earlier attempt, once."""
         self.struck = False
-        """Whether one of these was done."""
+        """True once a frame was damaged, repeated or inserted."""
         self._stream = stream
         self._supplies = supplies
         self._pending = bytearray()  # of a frame that is not complete
         self._last_data: bytes | None = None
-        self._closed = False  # it asks for nothing more
+        self._closed = False  # it has sent Close
 
     def sends(self, data: bytes) -> bytes:
         """See `Tap`."""
@@ -101,7 +95,7 @@ class Direction:
         return changed
 
     def _stale(self) -> bytes:
-        """What an earlier attempt might have said about the first channel that there is."""
+        """Return a frame of an earlier attempt for the first open channel; empty if there is none."""
         for receiver, channel in self.channels.items():
             if not channel.cancelled:
                 self.stale, self.struck = False, True
@@ -109,7 +103,7 @@ class Direction:
         return b""
 
     def _damaged(self, data: bytes) -> bytes:
-        """Flip a bit of the first frame that begins in these bytes and that the fault likes."""
+        """Flip a bit of the first frame that begins in these bytes and that `damage` accepts."""
         assert self.damage is not None, "a fault waits"
         start = 0
         if self._pending:
@@ -128,7 +122,7 @@ class Direction:
             start += 4 + int.from_bytes(data[start : start + 4], "little")
         return data
 
-    # Checking.
+    # Checks.
 
     def _on_frame(self, frame: bytes) -> None:
         kind, flags = frame[4], frame[5]
@@ -141,9 +135,9 @@ class Direction:
         except InvariantViolated:
             raise
         except HeadgateError as error:
-            raise InvariantViolated(f"{self}: sent what is not a frame: {error}") from error
+            raise InvariantViolated(f"{self}: sent bytes that are no frame: {error}") from error
         if self._closed and isinstance(decoded, RequestPartition | AddCredit | CancelRequest):
-            raise InvariantViolated(f"{self}: {type(decoded).__name__} after it has said Close")
+            raise InvariantViolated(f"{self}: {type(decoded).__name__} after it has sent Close")
         match decoded:
             case Close():
                 self._closed = True
@@ -164,15 +158,15 @@ class Direction:
     def _own(self, receiver: int, attempt: int) -> _Channel:
         channel = self.channels.get(receiver)
         if channel is None or channel.cancelled:
-            raise InvariantViolated(f"{self}: speaks for receiver {receiver}, which it has not, or no more")
+            raise InvariantViolated(f"{self}: a frame for receiver {receiver}, which is unknown or cancelled")
         if attempt != channel.partition.attempt:
-            raise InvariantViolated(f"{self}: speaks as attempt {attempt} for partition {channel.partition}")
+            raise InvariantViolated(f"{self}: a frame of attempt {attempt} for partition {channel.partition}")
         return channel
 
     def _theirs(self, receiver: int, what: str) -> _Channel:
         channel = self.opposite.channels.get(receiver)
         if channel is None or channel.ended:
-            raise InvariantViolated(f"{self}: {what} for receiver {receiver}, which never asked, or is at its end")
+            raise InvariantViolated(f"{self}: {what} for receiver {receiver}, which is unknown or has ended")
         return channel
 
     def _on_data(self, frame: Data) -> None:
@@ -193,9 +187,16 @@ class Direction:
                     f"{(frame.backlog, frame.size, frame.event)}, but the queue was {polled}"
                 )
         channel.sequence += 1
+        channel.backlog = frame.backlog
         channel.ended = frame.last
 
+    def known_backlog(self, receiver: int) -> int | None:
+        """Return the backlog that this end sent last for a channel; None if there is no such channel."""
+        channel = self.opposite.channels.get(receiver)
+        return None if channel is None else channel.backlog
+
     def _on_backlog(self, channel: _Channel, backlog: int) -> None:
+        channel.backlog = backlog
         supply = self._supplies(self._stream.here.host, channel.partition, channel.subpartition)
         if supply is not None and backlog not in supply.seen_backlogs:
             raise InvariantViolated(
@@ -208,14 +209,7 @@ class Direction:
 
 
 class Conversation:
-    """Both directions of one connection, `ours` being the client.
-
-    >>> from headgate.testing import Simulation
-    >>> simulation = Simulation(seed=3, faults=[]); simulation.run()
-    >>> talk = simulation.conversations[0]
-    >>> [stream.over for stream in talk.streams]
-    [True, True]
-    """
+    """Both directions of one connection; `ours` is the client's end."""
 
     def __init__(self, ours: SimStream, theirs: SimStream, supplies: Supplies) -> None:
         self.streams = ours, theirs

@@ -1,7 +1,7 @@
-"""The exchange lock and places to sleep, where nobody ever really waits.
+"""The exchange lock and the wake signals of a simulated worker; neither ever blocks.
 
-Handed to the pools, gates and partitions of a simulated worker. Actions run one after another, so a lock that is taken
-while it is held, or a sleeper whom nobody has woken, would wait for ever: both are violations of an invariant.
+Actions run one after another. So an `acquire` of a lock that is held, and a `wait` for a signal that was not sent,
+would block for ever: both raise InvariantViolated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SimLock:
     >>> lock = SimLock()
     >>> with lock: lock.acquire()
     Traceback (most recent call last):
-    headgate.errors.InvariantViolated: the lock is taken by somebody who holds it: a real thread would hang
+    headgate.errors.InvariantViolated: the lock is acquired while it is held: a real thread would deadlock
     """
 
     __slots__ = ("_held",)
@@ -33,23 +33,23 @@ class SimLock:
     def __init__(self) -> None:
         self._held = False
 
-    def acquire(self, blocking: bool = True) -> bool:
-        """Take it; without `blocking`, only if it is free."""
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: ARG002 - it never blocks
+        """Take the lock; without `blocking`, only if it is free."""
         if self._held:
             if not blocking:
                 return False
-            raise InvariantViolated("the lock is taken by somebody who holds it: a real thread would hang")
+            raise InvariantViolated("the lock is acquired while it is held: a real thread would deadlock")
         self._held = True
         return True
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         if not self._held:
-            raise InvariantViolated("a lock is released that nobody holds")
+            raise InvariantViolated("a lock is released that is not held")
         self._held = False
 
     def locked(self) -> bool:
-        """Whether somebody holds it."""
+        """Return True if the lock is held."""
         return self._held
 
     def __enter__(self) -> bool:
@@ -62,7 +62,7 @@ class SimLock:
 
 
 class SimWaiter:
-    """A place to sleep for a task that is called again, by `woken`, instead of being woken.
+    """A `WakeSignal` that calls `woken`, instead of unblocking a thread.
 
     >>> waiter = SimWaiter(lambda: print("woken"))
     >>> waiter.wake(); waiter.wait(timeout_s=None)
@@ -70,7 +70,7 @@ class SimWaiter:
     True
     >>> waiter.wait(timeout_s=None)
     Traceback (most recent call last):
-    headgate.errors.InvariantViolated: a blocking call in a simulation: a real thread would sleep here
+    headgate.errors.InvariantViolated: a blocking call in a simulation: a real thread would block here
     """
 
     __slots__ = ("_wakes", "_woken")
@@ -79,29 +79,24 @@ class SimWaiter:
         self._woken = woken
         self._wakes = 0
 
-    def wait(self, timeout_s: float | None) -> bool:  # noqa: ARG002 - a Waiter
-        """Return, if the wake-up has come already."""
+    def wait(self, timeout_s: float | None) -> bool:  # noqa: ARG002 - a WakeSignal
+        """Return at once if `wake` was called; otherwise raise InvariantViolated."""
         if not self._wakes:
-            raise InvariantViolated("a blocking call in a simulation: a real thread would sleep here")
+            raise InvariantViolated("a blocking call in a simulation: a real thread would block here")
         self._wakes = 0
         return True
 
     def wake(self) -> None:
-        """Wake the sleeper; exactly once."""
+        """Call `woken`; a second call before `wait` raises InvariantViolated."""
         self._wakes += 1
         if self._wakes > 1:
-            raise InvariantViolated("a sleeper is woken twice")
+            raise InvariantViolated("a signal is sent twice")
         if self._woken is not None:
             self._woken()
 
 
 class SimSync:
-    """A `Sync` without threads.
-
-    >>> sync = SimSync()
-    >>> with sync.lock: sync.lock.locked()
-    True
-    """
+    """A `Sync` without threads."""
 
     __slots__ = ("lock",)
 
@@ -109,13 +104,13 @@ class SimSync:
         self.lock: Lock = SimLock()
 
     def mutex(self) -> Lock:
-        """A new lock for something smaller than the exchange."""
+        """Return a new lock, smaller than the exchange lock."""
         return SimLock()
 
-    def waiter(self) -> SimWaiter:
-        """A new place for one thread to sleep."""
+    def new_signal(self) -> SimWaiter:
+        """Return a new signal."""
         return SimWaiter()
 
-    def help(self) -> bool:
-        """Nobody helps: the network has actions of its own."""
+    def poll_once(self) -> bool:
+        """Return False: the actions of the network are scheduled by the simulator."""
         return False

@@ -1,8 +1,8 @@
-"""A simulated worker: the production parts of one, put together as `headgate.worker.Environment` does.
+"""A simulated worker: the assembly of a real one (`WorkerExchange`), in virtual time.
 
-Memory, registry, network, gates and partitions are the real ones; lock, waiters, transport, clock and nonces are handed
-in. Two of the parts are looked over the shoulder: the registry hands out subpartitions that remember what was polled
-(`WatchedSupply`), and the network remembers how each connection ended.
+Memory, registry, network, gates and partitions are the production classes. Lock, signals, transport, clock and nonces
+are simulated. Two parts record what happens: the registry returns subpartitions that record every poll
+(`WatchedSupply`), and the network records how each connection ended.
 """
 
 from __future__ import annotations
@@ -12,42 +12,39 @@ from typing import TYPE_CHECKING, Final, cast
 
 from headgate.buffer import Arena, Kind, NetworkPool
 from headgate.config import BufferTimeout
+from headgate.errors import Cancelled, InvariantViolated
 from headgate.ids import AttemptId, JobId, PartitionId, SubpartitionIndex
-from headgate.input import Backoff, InputGate, LocalSource, RecordReader, RemoteChannel, UnionGate
 from headgate.net import Identity, Network
-from headgate.output import (
-    PartitionRegistry,
-    PartitionType,
-    PipelinedSubpartition,
-    RecordWriter,
-    ResultPartition,
-)
-from headgate.record.spanning import RecordLimits
+from headgate.output import PartitionRegistry, PipelinedSubpartition
 from headgate.testing.simnet import SimNet, SimTransport
 from headgate.testing.simulator import Actor
 from headgate.testing.waiting import SimSync
 from headgate.wire import ProducerStream
+from headgate.worker.exchange import WorkerExchange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from headgate.buffer import BufferSlice, LocalPool
+    from headgate.buffer.budget import PoolBounds
     from headgate.errors import HeadgateError
-    from headgate.input import Gate
+    from headgate.input import InputGate, RemoteChannel, UnionGate
+    from headgate.input.channel import ChannelSource
+    from headgate.meters import TaskTimer
     from headgate.net import Address, Stream
     from headgate.net.connection import Connection
     from headgate.net.owner import ConnectionOwner
-    from headgate.output import Selector
+    from headgate.output import RecordWriter, ResultPartition, Selector
     from headgate.output.pipelined import SubpartitionListener
     from headgate.record import Serializer
     from headgate.sync import Wake
-    from headgate.testing.plan import Plan
+    from headgate.testing.plan import SimPlan
     from headgate.testing.simulator import Simulator
     from headgate.wire.handshake import Handshake
 
 __all__ = [
     "STRANGERS",
-    "Ended",
+    "EndedConnection",
     "SimWorker",
     "WatchedMemory",
     "WatchedNetwork",
@@ -59,11 +56,11 @@ __all__ = [
 JOB = JobId("sim")
 
 STRANGERS: Final = "127.0.1."
-"""How the addresses of those begin who only say that they are workers."""
+"""The start of the addresses of processes that do not belong to the job: see `strangers`."""
 
 
 def host_of(worker: int) -> str:
-    """Where a worker of a simulation lives: on loopback, each at an address of its own.
+    """Return the address of a worker: on loopback, one for each.
 
     >>> host_of(2)
     '127.0.0.3'
@@ -72,31 +69,27 @@ def host_of(worker: int) -> str:
 
 
 class WatchedSupply:
-    """A subpartition that remembers, for each poll over the network, what it gave and how long its queue was then.
+    """A subpartition that records every poll over the network: the buffer, and the length of the queue."""
 
-    >>> from headgate.output.pipelined import PipelinedSubpartition
-    >>> from headgate.testing.waiting import SimLock
-    >>> supply = WatchedSupply(PipelinedSubpartition(SubpartitionIndex(0), SimLock(), "partition etl#1/v0.0[0]"))
-    >>> supply.poll_locked(), supply.polled
-    ((None, None), [])
-    """
+    __slots__ = ("_most", "_passed", "_stream", "_subpartition", "polled", "seen_backlogs")
 
-    __slots__ = ("_subpartition", "polled", "seen_backlogs")
-
-    def __init__(self, subpartition: PipelinedSubpartition) -> None:
+    def __init__(self, subpartition: PipelinedSubpartition, stream: ProducerStream | None = None) -> None:
         self._subpartition = subpartition
+        self._stream = stream
+        self._passed = 0  # polls of other streams while it was queued and could send
+        self._most = 0  # most streams of the connection meanwhile
         self.polled: list[tuple[int, int, bool]] = []
-        """Backlog afterwards, bytes, whether it was an event: for each poll that gave something."""
+        """For each buffer that was polled: the backlog after it, its bytes, and True if it is an event."""
         self.seen_backlogs: set[int] = set()
-        """Every true length of the queue at which somebody asked for it."""
+        """The true length of the queue at each access to `backlog`."""
 
     def count(self) -> int:
-        """How many data buffers are in the queue, counted one by one."""
+        """Return the number of data buffers in the queue, counted one by one."""
         return sum(reader.buffer.kind is Kind.DATA for reader in self._subpartition._queue)
 
     @property
     def backlog(self) -> int:
-        """As the subpartition says."""
+        """The backlog of the subpartition."""
         self.seen_backlogs.add(self.count())
         return self._subpartition.backlog
 
@@ -104,45 +97,65 @@ class WatchedSupply:
         return getattr(self._subpartition, name)
 
     def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
-        """As the subpartition does."""
+        """Poll the subpartition, and count the poll for every other stream that could have sent instead.
+
+        Raises:
+            InvariantViolated: A stream that could send was passed over more often than there are streams.
+        """
+        if self._stream is not None:
+            self._count_poll(self._stream)
         taken, wake = self._subpartition.poll_locked()
         if taken is not None:
             self.polled.append((self.count(), len(taken.memory), taken.kind is Kind.EVENT))
         return taken, wake
 
+    def _count_poll(self, stream: ProducerStream) -> None:
+        self._passed = self._most = 0
+        streams = stream.session.streams
+        for other in streams.values():
+            supply, ledger = cast("object", other.supply), other.ledger
+            if other is stream or not isinstance(supply, WatchedSupply):
+                continue
+            credited = ledger is None or ledger.sent < ledger.granted
+            if not other.queued or not (credited or not supply._subpartition.next_is_data):
+                supply._passed = supply._most = 0
+                continue
+            supply._passed, supply._most = supply._passed + 1, max(supply._most, len(streams))
+            if supply._passed > supply._most:
+                raise InvariantViolated(
+                    f"{other} could send, and was passed over {supply._passed} times, with {supply._most} streams"
+                )
+
 
 class WatchedRegistry(PartitionRegistry):
-    """A registry whose subpartitions are watched when they are read over the network.
-
-    >>> WatchedRegistry(SimSync()).watched
-    {}
-    """
+    """A registry that returns a `WatchedSupply` to readers over the network."""
 
     def __init__(self, sync: SimSync) -> None:
         super().__init__(sync.lock)
         self.watched: dict[tuple[PartitionId, int], WatchedSupply] = {}
 
     def attach_locked(
-        self, partition_id: PartitionId, index: SubpartitionIndex, listener: SubpartitionListener
+        self,
+        partition_id: PartitionId,
+        index: SubpartitionIndex,
+        listener: SubpartitionListener,
+        *,
+        packed: bool = False,
     ) -> tuple[PipelinedSubpartition, Wake]:
-        """As a registry does; a reader over the network gets a subpartition that is watched."""
-        subpartition, wake = super().attach_locked(partition_id, index, listener)
+        """Attach a reader; one over the network gets a `WatchedSupply`."""
+        subpartition, wake = super().attach_locked(partition_id, index, listener, packed=packed)
         assert isinstance(subpartition, PipelinedSubpartition), "nothing is on disk here"
         if not isinstance(listener, ProducerStream):
             return subpartition, wake
-        supply = self.watched[partition_id, index] = WatchedSupply(subpartition)
-        return supply, wake  # type: ignore[return-value] # it is all that a session asks for
+        supply = self.watched[partition_id, index] = WatchedSupply(subpartition, listener)
+        return supply, wake  # type: ignore[return-value] # a session uses no more of it
 
 
 class WatchedMemory(NetworkPool):
-    """Network memory that knows whether its pools were ever made smaller than what they had in use.
-
-    >>> WatchedMemory(Arena(segment_size=64, count=10), SimSync()).squeezed
-    False
-    """
+    """Network memory that records if a pool was ever resized below the number of buffers that it holds."""
 
     squeezed = False
-    """Then others may have to wait for what they are sure of."""
+    """True once that happened: other pools may then wait for buffers that they require."""
 
     def _share_out_locked(self) -> Wake:
         wake = super()._share_out_locked()
@@ -150,14 +163,8 @@ class WatchedMemory(NetworkPool):
         return wake
 
 
-class Ended:
-    """How a connection ended, and what it was.
-
-    >>> from headgate.testing import Simulation
-    >>> simulation = Simulation(seed=3, faults=[]); simulation.run()
-    >>> {ended.error for worker in simulation.job.workers for ended in worker.network.history if ended.proved}
-    {None}
-    """
+class EndedConnection:
+    """A connection that has ended, with its error."""
 
     __slots__ = ("connection", "error", "proved")
 
@@ -168,7 +175,7 @@ class Ended:
 
 
 class _WatchedOwner:
-    """Between a connection and its owner: everything is the owner's, but the end is remembered."""
+    """Forwards all calls to the owner of a connection, and records the end of the connection."""
 
     def __init__(self, owner: ConnectionOwner, network: WatchedNetwork) -> None:
         self._owner = owner
@@ -184,42 +191,33 @@ class _WatchedOwner:
         self._owner.proved(connection)
 
     def lost(self, connection: Connection, error: HeadgateError | None) -> None:
-        self._network.history.append(Ended(connection, error, proved=self._proved))
+        self._network.history.append(EndedConnection(connection, error, proved=self._proved))
         self._owner.lost(connection, error)
 
 
 class WatchedNetwork(Network):
-    """A network that remembers how its connections ended.
+    """A network that records how its connections ended."""
 
-    >>> from headgate.testing import Simulation
-    >>> simulation = Simulation(seed=3, faults=[]); simulation.run()
-    >>> any(worker.network.history for worker in simulation.job.workers)
-    True
-    """
-
-    history: list[Ended]
+    history: list[EndedConnection]
     on_proved: Callable[[Connection], object]
 
-    def _made(self, lower: Stream, handshake: Handshake, owner: ConnectionOwner, *, reach: int | None) -> Connection:
+    def _new_connection(
+        self, lower: Stream, handshake: Handshake, owner: ConnectionOwner, *, reach: int | None
+    ) -> Connection:
         watched = cast("ConnectionOwner", _WatchedOwner(owner, self))
-        return super()._made(lower, handshake, watched, reach=reach)
+        return super()._new_connection(lower, handshake, watched, reach=reach)
 
 
-class SimWorker:
-    """One worker.
+class SimWorker(WorkerExchange):
+    """A worker of a simulation: the exchange of a real one, with virtual time, a virtual network and no threads.
 
-    >>> from headgate.testing.plan import draw_plan
-    >>> from headgate.testing.simstream import Weather
-    >>> from headgate.testing.simulator import Simulator, fork
-    >>> worker = SimWorker(0, draw_plan(fork(1, "plan")), SimNet(Simulator(seed=1), Weather()))
-    >>> worker.address.host, len(worker.memory.free) == worker.memory.total
-    ('127.0.0.1', True)
+    It keeps every part that it makes, for the invariants.
     """
 
     def __init__(
         self,
         number: int,
-        plan: Plan,
+        plan: SimPlan,
         net: SimNet,
         *,
         attempt: int = 1,
@@ -234,122 +232,108 @@ class SimWorker:
         self.simulator: Simulator = net.simulator
         self.actor = Actor(f"{self.host}#{attempt}")
         self.crashed = False
-        self.deceived = False  # somebody else says that it is this worker, or a peer of it
+        self.deceived = False  # another process has connected with the identity of this worker, or of a peer of it
         self.sync = SimSync()
+        self.transport = SimTransport(net, self.host, self.actor)
+        self.wake_delay_ns = net.weather.loop_delay_ns
+        self.memory: WatchedMemory
+        self.registry: WatchedRegistry
+        settings = replace(plan.network_settings(), bind_address=self.host, port=port)
         count = segments if segments is not None else plan.segments(number)
-        self.memory = WatchedMemory(Arena(plan.segment_size, count), self.sync)
+        super().__init__(
+            settings,
+            plan.record_settings(),
+            memory=WatchedMemory(Arena(plan.segment_size, count), self.sync),
+            registry=WatchedRegistry(self.sync),
+            sync=self.sync,
+            clock=self.transport,
+            chance=net.simulator.fork(f"selector/{self.actor.name}"),
+            max_event_bytes=plan.max_event_bytes,
+        )
         self.pools: list[LocalPool] = []
-        """Every pool that was ever made."""
-        self.registry = WatchedRegistry(self.sync)
         self.partitions: list[ResultPartition] = []
         self.gates: list[InputGate] = []
         self.unions: list[UnionGate] = []
         self.remotes: list[RemoteChannel] = []
-        """Every way to another worker, from when it has its segments."""
-        self.transport = SimTransport(net, self.host, self.actor)
-        self.wake_delay_ns = net.weather.loop_delay_ns
-        self.record_limits = RecordLimits(plan.max_record_bytes, plan.spill_bytes)
-        self._random = net.simulator.fork(f"nonces/{self.actor.name}")
-        self._chance = net.simulator.fork(f"selector/{self.actor.name}")
+        nonces = net.simulator.fork(f"nonces/{self.actor.name}")
         secret = net.simulator.fork("secret").randbytes(32)
         self.network = WatchedNetwork(
             Identity(JOB, self.attempt, number, secret),
             self.registry,
-            replace(plan.settings(), bind_address=self.host, port=port),
+            settings,
             self.transport,
             segment_size=plan.segment_size,
-            nonce=lambda: self._random.randbytes(32),
+            nonce=lambda: nonces.randbytes(32),
         )
+        self.use_network(self.network)
         self.network.history = []
         self.network.on_proved = lambda _connection: None
         self.address: Address = self.network.listen()
-        initial_ms, max_ms = plan.backoff_ms
-        self._backoff = Backoff(initial_ms * 1_000_000, max_ms * 1_000_000)
 
     def partition_id(self, producer: int) -> PartitionId:
-        """The partition of a producing task."""
+        """Return the id of the partition of a producing task."""
         return PartitionId(JOB, self.attempt, 0, 0, producer)
 
-    def pool(self, name: str, required: int, maximum: int | None, channels: int = 0) -> LocalPool:
-        """A pool that the invariants look at."""
-        limits = self.plan.limits
-        pool = self.memory.create_pool(
-            name,
-            required=required,
-            maximum=maximum,
-            channels=channels,
-            max_per_channel=limits.max_buffers_per_channel if channels else None,
-            overdraft=limits.max_overdraft_buffers if channels else 0,
-        )
-        self.pools.append(pool)
-        return pool
-
-    def partition(self, producer: int, subpartitions: int) -> ResultPartition:
-        """A registered partition."""
-        partition_id = self.partition_id(producer)
-        bounds = self.plan.limits.partition_pool(subpartitions, bounded=True)
-        pool = self.pool(f"partition {partition_id}", bounds.required, bounds.maximum, channels=subpartitions)
-        partition = ResultPartition(partition_id, PartitionType.PIPELINED_BOUNDED, subpartitions, pool)
-        self.registry.register(partition)
+    def partition_of(self, producer: int, subpartitions: int) -> ResultPartition:
+        """Return a registered partition of a producing task."""
+        partition = self.partition(self.partition_id(producer), subpartitions=subpartitions, patient=True)
         self.partitions.append(partition)
         return partition
 
     def writer(
         self, partition: ResultPartition, selector: Selector[bytes], serializer: Serializer[bytes]
     ) -> RecordWriter[bytes]:
-        """A writer that is flushed by its task's flusher."""
-        return RecordWriter(
-            partition,
-            selector,
-            serializer,
-            sync=self.sync,
-            below=self._chance.randrange,
-            limits=self.record_limits,
-            buffer_timeout=BufferTimeout.parse("100ms"),
-        )
+        """Return a writer that its task flushes, as the flusher thread of an environment does."""
+        return self._build_writer(partition, selector, serializer, buffer_timeout=BufferTimeout.parse("100ms"))
 
-    def gate(self, name: str, channels: int) -> InputGate:
-        """A gate whose channels are not connected yet."""
-        gate = InputGate(name, channels, sync=self.sync, clock=self.transport)
+    def gate(self, name: str, *, channels: int, timer: TaskTimer | None = None) -> InputGate:
+        """Return a gate, see `WorkerExchange`."""
+        gate = super().gate(name, channels=channels, timer=timer)
         self.gates.append(gate)
         return gate
 
-    def union(self, name: str, gates: list[InputGate]) -> UnionGate:
-        """Several gates read as one."""
-        union = UnionGate(name, gates, sync=self.sync, clock=self.transport)
+    def union(self, name: str, gates: Sequence[InputGate], *, timer: TaskTimer | None = None) -> UnionGate:
+        """Return several gates as one, see `WorkerExchange`."""
+        union = super().union(name, gates, timer=timer)
         self.unions.append(union)
         return union
 
-    def reader(self, gate: Gate, serializer: Serializer[bytes]) -> RecordReader[bytes]:
-        """A reader of a gate."""
-        return RecordReader(gate, serializer, limits=self.record_limits)
-
-    def local_source(self, producer: int, subpartition: int) -> LocalSource:
-        """The way to a partition of this worker."""
-        return LocalSource(self.registry, self.partition_id(producer), SubpartitionIndex(subpartition), self._backoff)
-
-    def remote_source(
-        self, gate: InputGate, producer: int, subpartition: int, worker: SimWorker, remote_channels: int, *, lane: int
-    ) -> RemoteChannel:
-        """The way to a partition of another worker."""
-        limits = self.plan.limits
-        if gate.pool is None:
-            bounds = limits.gate_pool(remote_channels)
-            gate.use_pool(self.pool(f"gate {gate.name}", bounds.required, bounds.maximum))
-        assert gate.pool is not None, "it has one now"
-        exclusive = None
-        if limits.credit_based:
-            exclusive = self.memory.request_exclusive(f"gate {gate.name}", limits.buffers_per_channel, timeout_s=0)
-        outlet = self.network.outlet(worker.number, worker.address, lane)
-        index = SubpartitionIndex(subpartition)
-        remote = RemoteChannel(
-            self.partition_id(producer),
-            index,
-            outlet,
-            self.memory,
-            gate.pool,
-            exclusive=exclusive,
-            backoff=self._backoff,
-        )
+    def source(
+        self, gate: InputGate, producer: int, subpartition: int, there: SimWorker, *, lane: int = 0
+    ) -> ChannelSource:
+        """Return the source of a channel of `gate` that reads a producer of the worker `there`."""
+        partition_id, index = self.partition_id(producer), SubpartitionIndex(subpartition)
+        if there is self:
+            return self.local_source(partition_id, index)
+        remote = self.remote_source(gate, partition_id, index, worker=there.number, address=there.address, lane=lane)
         self.remotes.append(remote)
         return remote
+
+    def close_network(self) -> None:
+        """Release all partitions and gates, and accept no more connections; those that are open end in order."""
+        self.registry.release_all(Cancelled("the job is over"))
+        self._release_inputs()
+        self.network.close(lambda: None)
+
+    def close(self) -> None:
+        """Give all memory back, after `close_network`."""
+        self._release_memory()
+
+    def create_pool(self, name: str, bounds: PoolBounds) -> LocalPool:
+        """Return a pool that belongs to no partition and no gate."""
+        return self._create_pool(name, bounds)
+
+    def _create_pool(
+        self,
+        name: str,
+        bounds: PoolBounds,
+        *,
+        channels: int = 0,
+        max_per_channel: int | None = None,
+        overdraft: int = 0,
+    ) -> LocalPool:
+        pool = super()._create_pool(
+            name, bounds, channels=channels, max_per_channel=max_per_channel, overdraft=overdraft
+        )
+        self.pools.append(pool)
+        return pool

@@ -1,8 +1,8 @@
-"""Tasks as small steps: producers that write records which can be checked, consumers that check them.
+"""Simulated tasks: producers write records with a known content, consumers check every record.
 
-A task does a little at each step and is scheduled again after a while, or when the exchange wakes it: it calls what a
-real task calls, except that it never sleeps inside such a call. Records say which channel they belong to and which one
-they are, so that loss, duplication and reordering show where they are read.
+A task runs in small steps. After a step it is scheduled again after a while, or when the exchange wakes it. It makes
+the calls of a real task, except that it never blocks inside a call. The content of a record names its producer, its
+subpartition and its number, so that a consumer detects lost, duplicated and reordered records.
 
 Invariant: a task that is not done is scheduled, or waits for something that will wake it.
 """
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headgate.input import Gate, InputGate, RecordReader
-    from headgate.input.channel import Source
+    from headgate.input.channel import ChannelSource
     from headgate.record import Element, Event
-    from headgate.testing.plan import Plan
+    from headgate.testing.plan import SimPlan
     from headgate.testing.simulator import Scheduled, Simulator
     from headgate.testing.worker import SimWorker
 
-__all__ = ["ConsumerTask", "Fed", "Task", "content"]
+__all__ = ["ConsumerTask", "Fed", "SimTask", "content"]
 
 _MARK = "mark"
 _ACK = "ack"
 
 
 def content(producer: int, subpartition: int, number: int, length: int) -> bytes:
-    """What a record says: whose it is and which one, over and over.
+    """Return the content of a record: its producer, subpartition and number, repeated up to the length.
 
     >>> content(producer=1, subpartition=0, number=7, length=10)
     b'1/0#7;1/0#'
@@ -43,12 +43,8 @@ def content(producer: int, subpartition: int, number: int, length: int) -> bytes
     return (unit * (length // len(unit) + 1))[:length]
 
 
-class Task(ABC):
-    """What all tasks share: steps, think times, wake-ups, and how they end.
-
-    >>> issubclass(ConsumerTask, Task)
-    True
-    """
+class SimTask(ABC):
+    """A task of a simulation: steps, pauses between them, wake-ups, and its end."""
 
     def __init__(self, name: str, worker: SimWorker, progress: Callable[[], object]) -> None:
         self.name = name
@@ -56,10 +52,10 @@ class Task(ABC):
         self.done = False
         self.error: HeadgateError | None = None
         self.think_ns = 1_000
-        """How long it takes between two steps, at most."""
+        """The longest pause between two steps."""
         self.waits_for = ""
-        """What it waits for, if it is not scheduled: for the wait-for graph."""
-        self.progress = progress  # called whenever something has moved
+        """What the task waits for while no step is scheduled; shown in the wait-for graph."""
+        self.progress = progress  # called after each record, and at the end
         self._simulator: Simulator = worker.simulator
         self._chance = worker.simulator.fork(f"task/{name}")
         self._scheduled: Scheduled | None = None
@@ -69,15 +65,15 @@ class Task(ABC):
         return f"{self.name} on worker {self.worker.number}"
 
     def begin(self, delay_ns: int) -> None:
-        """Take the first step after a while."""
+        """Schedule the first step."""
         self._schedule(delay_ns)
 
     def wake(self) -> None:
-        """Take the next step soon."""
+        """Schedule the next step, after the time that waking a thread takes."""
         self._schedule(int(self._chance.random() * self.worker.wake_delay_ns))
 
     def hold_up(self, duration_ns: int) -> None:
-        """Take no step for a while."""
+        """Take no step for this long."""
         self._held_up_until_ns = self._simulator.now_ns + duration_ns
         if self._scheduled is not None:
             self._scheduled.cancel()
@@ -109,29 +105,29 @@ class Task(ABC):
 
     @abstractmethod
     def nudge(self) -> None:
-        """Nothing moves: do what a timer would do sooner or later."""
+        """Run now what a timer of the task would run later. Called when no other action is scheduled."""
 
     @abstractmethod
     def step(self) -> None:
-        """Do a little, then be scheduled again or wait."""
+        """Run one step, then schedule the next one or wait for a wake-up."""
 
     @abstractmethod
     def let_go(self) -> None:
-        """Give back all that the task holds."""
+        """Give back all buffers of the task, and release its gate or partition."""
 
     @abstractmethod
     def clean_up(self) -> None:
-        """The simulation is over: keep no file open, however the task ended."""
+        """Close the task's files. Called at the end of the simulation, also if the task failed."""
 
     def finish(self) -> None:
-        """The task has done its work."""
+        """End the task without an error."""
         self.done = True
         self._simulator.note(self.name, "done")
         self.let_go()
         self.progress()
 
     def fail(self, error: HeadgateError) -> None:
-        """The task ends with an error."""
+        """End the task with an error."""
         self.done, self.error = True, error
         self._simulator.note(self.name, f"{type(error).__name__}: {error}")
         self.let_go()
@@ -139,60 +135,54 @@ class Task(ABC):
 
 
 class Fed(Protocol):
-    """The writing half of a task that reads, too."""
+    """The writing half of a task that reads and writes."""
 
     name: str
 
     @property
     def busy(self) -> bool:
-        """Whether it still has something to write."""
+        """True while records that were fed are not written yet."""
         ...
 
     def feed(self, records: int | None) -> None:
-        """So many more records may be written; None: as many as there are."""
+        """Allow so many more records to be written; None: all that are left."""
         ...
 
 
-class ConsumerTask(Task):
-    """Reads one gate through a `RecordReader` and checks every record against what its producer was to write.
+class ConsumerTask(SimTask):
+    """Reads one gate through a `RecordReader`, and checks every record against the plan of its producer."""
 
-    >>> from headgate.testing import Simulation
-    >>> simulation = Simulation(seed=3, faults=[]); simulation.run()
-    >>> all(sum(task.read) == task.records for task in simulation.job.consumers)
-    True
-    """
-
-    def __init__(self, number: int, worker: SimWorker, plan: Plan, progress: Callable[[], object]) -> None:
+    def __init__(self, number: int, worker: SimWorker, plan: SimPlan, progress: Callable[[], object]) -> None:
         super().__init__(f"consumer {number}", worker, progress)
         self.number = number
         self.plan = plan
         self._producers = plan.producers_of(number)
         channels = len(self._producers) * plan.channels
-        counts = [channels // 2, channels - channels // 2] if plan.union and channels > 1 else [channels]
-        self.gates = [worker.gate(f"consumer-{number}.{index}", count) for index, count in enumerate(counts)]
-        self.gate: Gate = worker.union(f"consumer-{number}", self.gates) if len(counts) > 1 else self.gates[0]
+        sizes = plan.gate_sizes(number)
+        self.gates = [worker.gate(f"consumer-{number}.{index}", channels=size) for index, size in enumerate(sizes)]
+        self.gate: Gate = worker.union(f"consumer-{number}", self.gates) if len(sizes) > 1 else self.gates[0]
         self.reader: RecordReader[bytes] = worker.reader(self.gate, BytesSerializer())
         self.records = 0
         self.read = [0] * channels
         self.events = [0] * channels
         self.ended = [False] * channels
-        self.sources: dict[int, Source] = {}
+        self.sources: dict[int, ChannelSource] = {}
         self.asked: set[int] = set()
-        """Remote channels whose producer had been asked when the task ended: it must learn of that."""
+        """Remote channels that had requested their partition when the task ended: their producers must be notified."""
         self.feeds: Fed | None = None
-        """Who passes on what it reads, as part of the same task: it reads nothing while that one is busy."""
+        """The writing half of the same task, if there is one. While that is busy, this half reads nothing."""
         self._acks = [0] * channels
         self._asleep: SimWaiter | None = None
 
     def route(self, channel: int) -> tuple[int, int]:
-        """The producer and the subpartition that a channel reads."""
+        """Return the producer and the subpartition that a channel reads."""
         index, offset = divmod(channel, self.plan.channels)
         producer = self._producers[index]
         reader = self.plan.consumers_of(producer).index(self.number)
         return producer, reader * self.plan.channels + offset
 
     def inner(self, channel: int) -> tuple[InputGate, int]:
-        """The gate that a channel belongs to, and its number there."""
+        """Return the gate that a channel belongs to, and its number there."""
         first = self.gates[0]
         return (first, channel) if channel < first.channel_count else (self.gates[1], channel - first.channel_count)
 
@@ -218,14 +208,14 @@ class ConsumerTask(Task):
             self._check(reader.channel, element)
         self._think()
 
-    def connect(self, channel: int, source: Source) -> None:
-        """Say where a channel's producer is."""
+    def connect(self, channel: int, source: ChannelSource) -> None:
+        """Connect a channel to its source."""
         self.sources[channel] = source
         gate, index = self.inner(channel)
         gate.connect(index, source)
 
     def note_asked(self) -> None:
-        """Remember who has been asked, before the gate is released."""
+        """Record in `asked` which channels have requested their partition, before the gate is released."""
         for channel, source in self.sources.items():
             if isinstance(source, RemoteChannel) and source.state in {RemoteState.RECEIVING, RemoteState.ENDED}:
                 self.asked.add(channel)
@@ -236,14 +226,14 @@ class ConsumerTask(Task):
         self.reader.close()
 
     def nudge(self) -> None:
-        """A reader that sleeps is woken by data alone."""
+        """Do nothing: only data wakes a reader."""
 
     def clean_up(self) -> None:
-        """Close the files of large records that were never complete."""
+        """Close the files of large records that were not received completely."""
         for spanning in self.reader._spanning:
             spanning.close()
 
-    # Sleeping: as `Gate._sleep`, in two halves.
+    # Blocking, as `Gate` does it, in two halves: this one returns, and `wake` schedules the other.
 
     def _sleep(self) -> None:
         gate = self.gate
@@ -251,11 +241,11 @@ class ConsumerTask(Task):
             if gate._has_data_locked() or gate.finished or gate.failure is not None:
                 self._schedule(0)
                 return
-            gate._sleeper = self._asleep = SimWaiter(self.wake)
+            gate._blocked_reader = self._asleep = SimWaiter(self.wake)
             retry_at_ns = gate._retry_at_locked()
-            rested = gate._rest_locked()
-        if rested is not None:
-            rested()
+            announced = gate._announce_all_locked()
+        if announced is not None:
+            announced()
         if retry_at_ns is not None:
             self._schedule(max(0, retry_at_ns - self.worker.transport.now_ns()))
         self.waits_for = f"gate {gate.name}"
@@ -266,7 +256,7 @@ class ConsumerTask(Task):
         self._asleep = None
         now_ns = self.worker.transport.now_ns()
         with self.gate.lock:
-            self.gate._sleeper = None
+            self.gate._blocked_reader = None
             wake = self.gate._retry_locked(now_ns)
         if wake is not None:
             wake()
@@ -286,7 +276,7 @@ class ConsumerTask(Task):
                 self.ended[channel] = True
                 self._simulator.note(self.name, f"channel {channel} ended after {self.read[channel]} records")
             case _:
-                raise InvariantViolated(f"{self}, channel {channel}: an element that nobody wrote: {element!r}")
+                raise InvariantViolated(f"{self}, channel {channel}: an element that no producer wrote: {element!r}")
         if self.plan.task_events and self._chance.random() < self.plan.task_events:
             self._acknowledge(channel)
 
@@ -309,12 +299,12 @@ class ConsumerTask(Task):
             self.feeds.feed(1)
 
     def _check_event(self, channel: int, payload: bytes) -> None:
-        """A mark says its number, and how many records stand before it in each subpartition."""
+        """Check a mark: it contains its number, and the number of records before it in each subpartition."""
         number, *counts = map(int, payload.split(b","))
         before = counts[self.route(channel)[1]]
         if (number, before) != (self.events[channel], self.read[channel]):
             raise InvariantViolated(
-                f"{self}, channel {channel}: mark {number} stands behind {before} records, but comes as mark "
+                f"{self}, channel {channel}: mark {number} was written behind {before} records, but arrives as mark "
                 f"{self.events[channel]} behind {self.read[channel]}"
             )
         self.events[channel] += 1
@@ -327,7 +317,7 @@ class ConsumerTask(Task):
                 raise InvariantViolated(f"{self}, channel {channel}: {count} of {written} records came before the end")
 
     def _acknowledge(self, channel: int) -> None:
-        """Send an event against the stream; the producer sees that they come in order."""
+        """Send an event to the producer, which checks the order of these events."""
         number = self._acks[channel]
         gate, index = self.inner(channel)
         try:

@@ -1,8 +1,8 @@
 """Producing tasks that write through the production `RecordWriter`.
 
-A writer sleeps where there is no buffer, and a simulated task must not. So it is driven by its flusher's `tick`, the
-one way to write that never waits: the task emits as long as nothing is left over, and listens to the pool when
-something is.
+A writer blocks if there is no buffer, and a simulated task must not block. So the task calls `tick`, the call of the
+flusher, which never blocks: the task emits records while all of them are written, and waits for the pool when one is
+not.
 """
 
 from __future__ import annotations
@@ -22,20 +22,16 @@ if TYPE_CHECKING:
     from headgate.buffer import Segment
     from headgate.output import RecordWriter
     from headgate.sync import Wake
-    from headgate.testing.plan import Plan
+    from headgate.testing.plan import SimPlan
     from headgate.testing.worker import SimWorker
 
 __all__ = ["WriterProducer", "producer_task"]
 
 
 class WriterProducer(ProducerTask):
-    """Writes through a `RecordWriter`.
+    """A producer that writes through a `RecordWriter`."""
 
-    >>> WriterProducer.flush_now.__doc__
-    "The flusher's turn; what it could not write goes first the next time."
-    """
-
-    def __init__(self, number: int, worker: SimWorker, plan: Plan, progress: Callable[[], object]) -> None:
+    def __init__(self, number: int, worker: SimWorker, plan: SimPlan, progress: Callable[[], object]) -> None:
         super().__init__(number, worker, plan, progress)
         self._chosen = 0
         selector: Custom[bytes] = Custom(lambda _value, _channels: self._chosen, name="chosen")
@@ -43,11 +39,11 @@ class WriterProducer(ProducerTask):
         self._notices: dict[int, _Notice] = {}
 
     def step(self) -> None:
-        """Emit a few records as long as none would have to wait, then let them be written."""
+        """Emit a few records while none has to wait for a buffer, then call `tick`."""
         chance, writer, plan = self._chance, self.writer, self.plan
         for _ in range(chance.choice((1, 3, 8))):
             drained = self._drained()
-            if not drained and (not self._left or any(lane.spanning.unfinished for lane in writer._lanes)):
+            if not drained and (not self._left or any(lane.spanning.unfinished for lane in writer._queues)):
                 break
             if drained and plan.events and chance.random() < plan.events:
                 writer.emit_event(self._mark())
@@ -57,8 +53,8 @@ class WriterProducer(ProducerTask):
                 self.finish()
                 return
             self._chosen, value = found
-            # One short of a batch: a full one would be written at once, and might wait.
-            writer._full = len(writer._lanes[self._chosen].values) + 2
+            # One short of a full batch: the writer writes a full one at once, and could block.
+            writer._full = len(writer._queues[self._chosen].values) + 2
             writer.emit(value)
             self._wrote()
         writer.tick()
@@ -70,21 +66,21 @@ class WriterProducer(ProducerTask):
             self._listen()
 
     def flush_now(self) -> None:
-        """The flusher's turn; what it could not write goes first the next time."""
+        """Call `tick`, as the flusher does; the next call continues with the records that were not written."""
         self.writer.tick()
         if self._notices:
-            self.wake()  # what it waits to write may be written now
+            self.wake()  # the record that waited may be written now
 
     def _drained(self) -> bool:
-        return not any(lane.values or lane.spanning.unfinished for lane in self.writer._lanes)
+        return not any(lane.values or lane.spanning.unfinished for lane in self.writer._queues)
 
     def _listen(self) -> None:
-        """Be called again when the pool has something for the lane that waits."""
-        channel = next(one.channel for one in self.writer._lanes if one.values or one.spanning.unfinished)
+        """Request a wake-up from the pool for the channel whose record is not written completely."""
+        channel = next(one.channel for one in self.writer._queues if one.values or one.spanning.unfinished)
         pool, wake = self.partition.pool, None
         with self.partition.lock:
             segment = pool.try_request_locked(channel)
-            if segment is not None:  # one has come back meanwhile
+            if segment is not None:  # recycled meanwhile
                 wake = together(pool.recycle_locked(segment, channel), self.wake)
             elif channel not in self._notices:
                 self._notices[channel] = notice = _Notice(self, channel)
@@ -95,7 +91,7 @@ class WriterProducer(ProducerTask):
         self.waits_for = f"a buffer for subpartition {channel} of partition {self.partition.id}"
 
     def forget(self, channel: int) -> None:
-        """A notice was given."""
+        """Called when the pool has sent the wake-up for a channel."""
         self._notices.pop(channel, None)
 
     def _end_buffers(self) -> None:
@@ -103,7 +99,7 @@ class WriterProducer(ProducerTask):
 
 
 class _Notice:
-    """A `BufferListener` that takes nothing: the writer asks the pool again by itself."""
+    """A `BufferListener` that only wakes the task; the writer then requests the buffer."""
 
     __slots__ = ("_channel", "_task")
 
@@ -120,13 +116,7 @@ class _Notice:
         return self._task.wake
 
 
-def producer_task(number: int, worker: SimWorker, plan: Plan, progress: Callable[[], object]) -> ProducerTask:
-    """The kind of producer that the plan says.
-
-    >>> from headgate.testing import Simulation
-    >>> simulation = Simulation(seed=3, faults=[]); simulation.run()
-    >>> all(isinstance(one, WriterProducer) is one.mine.through_writer for one in simulation.job.producers.values())
-    True
-    """
+def producer_task(number: int, worker: SimWorker, plan: SimPlan, progress: Callable[[], object]) -> ProducerTask:
+    """Return a producer of the kind that the plan names."""
     kind = WriterProducer if plan.producers[number].through_writer else DirectProducer
     return kind(number, worker, plan, progress)

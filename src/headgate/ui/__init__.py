@@ -1,6 +1,6 @@
-"""The web page of a job: what an engineer opens in a browser to see where and why a pipeline is held back.
+"""The web page of a job: its graph, its figures, and why it is not faster.
 
-It reads jobs only through `observe.Watched`, so it shows a running job, one of another process or a finished one alike.
+It reads jobs only through `observe.ObservedJob`: a running job, one of another process, or the file of a finished one.
 The server needs the packages of `headgate[ui]`, which are imported when `UiServer` is first used.
 """
 
@@ -16,7 +16,7 @@ def __getattr__(name: str) -> object:
     if name != "UiServer":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from headgate.ui.server import UiServer  # noqa: PLC0415 - the first use of a name pays for it
+        from headgate.ui.server import UiServer  # noqa: PLC0415 - imported on first use
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in {"prometheus_client", "starlette", "uvicorn", "h11"}:
             raise

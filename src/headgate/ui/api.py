@@ -1,8 +1,8 @@
-"""What is behind the guard: an answer for each route of the page and of its JSON interface.
+"""The application behind the guard: an answer for each route of the page and of its JSON interface.
 
 Runs on the server's event loop. Answers are the shapes of `observe` as JSON; errors are `{"error": text}`.
 
-Invariants: nothing here waits for a job but by `Views`; names from requests are looked up and never become paths.
+Invariants: only `Views` calls a job, in a thread; names in requests are keys of dicts and never paths.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from headgate.observe.view import JobView
     from headgate.ui.routes import Operation
-    from headgate.ui.views import Looked, Views
+    from headgate.ui.views import Views, ViewSnapshot
 
 __all__ = ["Api"]
 
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Refused(Exception):
-    """A request that gets an error for an answer."""
+    """A request that is answered with an error."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -50,47 +50,41 @@ class _Refused(Exception):
 
 
 class Api:
-    """The application behind the guard.
-
-    >>> from headgate.ui.views import Views
-    >>> api = Api(Views(lambda: {}), allow_control=False)
-    >>> [route.path for route in api.app.routes if "cancel" in route.path]
-    ['/api/jobs/{job}/cancel']
-    """
+    """The application behind the guard."""
 
     def __init__(self, views: Views, *, allow_control: bool) -> None:
         self._views = views
         self._allow_control = allow_control
         self.app = Router(
             [
-                Route(one.path, self._answering(one), methods=[one.method], name=f"{one.method} {one.path}")
+                Route(one.path, self._handler_of(one), methods=[one.method], name=f"{one.method} {one.path}")
                 for one in OPERATIONS
             ],
             redirect_slashes=False,
-            default=self._nothing,
+            default=self._not_found,
         )
 
-    async def _nothing(self, _scope: Any, receive: Any, send: Any) -> None:
-        await _problem(404, "there is nothing here")(_scope, receive, send)
+    async def _not_found(self, _scope: Any, receive: Any, send: Any) -> None:
+        await _error(404, "there is no such page")(_scope, receive, send)
 
-    def _answering(self, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
-        """The handler of a route, with its failures as answers."""
+    def _handler_of(self, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
+        """Return the handler of a route, with errors as answers."""
         handler: Callable[[Request], Awaitable[Response]] = getattr(self, f"_{operation.handler}")
 
         async def answer(request: Request) -> Response:
             try:
                 return await handler(request)
             except _Refused as refused:
-                return _problem(refused.status, str(refused))
+                return _error(refused.status, str(refused))
             except UnknownJob as unknown:
-                return _problem(404, str(unknown))
+                return _error(404, str(unknown))
             except Closing:
-                return _problem(503, "the server is being closed")
+                return _error(503, "the server is being closed")
             except HeadgateError as error:
-                return _problem(503, str(error))
-            except Exception:  # noqa: BLE001 - a bug in one answer is no reason to close the page
+                return _error(503, str(error))
+            except Exception:  # noqa: BLE001 - a bug in one answer does not close the page
                 _log.exception("%s %s failed", operation.method, operation.path)
-                return _problem(500, "this has failed, and the log of the driver says how")
+                return _error(500, "this request has failed: see the log of the driver")
 
         return answer
 
@@ -108,15 +102,15 @@ class Api:
             return Response(status_code=304, headers=headers)
         content = found.file.content
         if len(content) > 100_000 and "gzip" in request.headers.get("accept-encoding", ""):
-            content = await self._views.call(partial(getattr, found, "packed"))
+            content = await self._views.call(partial(getattr, found, "compressed"))
             headers["Content-Encoding"] = "gzip"
         return Response(content, headers=headers, media_type=found.file.media_type)
 
     @cached_property
-    def _files(self) -> Mapping[str, _Served]:
-        return {name: _Served(one) for name, one in static_files().items()}
+    def _files(self) -> Mapping[str, _ServedFile]:
+        return {name: _ServedFile(one) for name, one in static_files().items()}
 
-    # What is asked for again and again.
+    # Requests that are repeated every second.
 
     async def _openapi(self, _request: Request) -> Response:
         return Response(self._description, media_type=_JSON)
@@ -128,12 +122,12 @@ class Api:
     async def _jobs(self, _request: Request) -> Response:
         return _json([self._entry(job, one.view) for job, one in (await self._all()).items()])
 
-    async def _all(self) -> dict[str, Looked]:
-        """Every job that can be looked at: one of another process may be gone."""
+    async def _all(self) -> dict[str, ViewSnapshot]:
+        """Return every job that answers: one of another process may be gone."""
         found = {}
         for job in self._views.ids():
             try:
-                found[job] = await self._views.look(job)
+                found[job] = await self._views.snapshot(job)
             except (HeadgateError, UnknownJob):
                 continue
         return found
@@ -149,17 +143,17 @@ class Api:
         )
 
     async def _view(self, request: Request) -> Response:
-        looked = await self._look(request)
-        return Response(await self._views.call(partial(getattr, looked, "small")), media_type=_JSON)
+        snapshot = await self._snapshot(request)
+        return Response(await self._views.call(partial(getattr, snapshot, "summary_json")), media_type=_JSON)
 
-    async def _look(self, request: Request) -> Looked:
-        return await self._views.look(request.path_params["job"])
+    async def _snapshot(self, request: Request) -> ViewSnapshot:
+        return await self._views.snapshot(request.path_params["job"])
 
-    # What is looked at more closely.
+    # Details.
 
     async def _vertex(self, request: Request) -> Response:
         wanted = _whole_number("vertex", request.path_params["vertex"])
-        view = (await self._look(request)).view
+        view = (await self._snapshot(request)).view
         for vertex in view.progress.vertices:
             if vertex.id == wanted:
                 return _json(vertex)
@@ -167,14 +161,14 @@ class Api:
 
     async def _edge(self, request: Request) -> Response:
         wanted = _whole_number("edge", request.path_params["edge"])
-        view = (await self._look(request)).view
+        view = (await self._snapshot(request)).view
         found = await self._views.call(partial(edge_answer, view, wanted))
         if found is None:
             raise _Refused(404, f"job {view.progress.job} has no edge {wanted}")
         return _json(found)
 
     async def _workers(self, request: Request) -> Response:
-        return _json((await self._look(request)).view.progress.workers)
+        return _json((await self._snapshot(request)).view.progress.workers)
 
     async def _timeline(self, request: Request) -> Response:
         query = request.query_params
@@ -185,17 +179,17 @@ class Api:
         vertex = _whole_number("vertex", query["vertex"]) if "vertex" in query else None
         job = self._views.job(request.path_params["job"])
         if vertex is not None:
-            view = (await self._look(request)).view
+            view = (await self._snapshot(request)).view
             if all(one.id != vertex for one in view.graph.vertices):
                 raise _Refused(404, f"job {view.progress.job} has no vertex {vertex}")
-        stretch = partial(job.timeline, seconds=seconds, points=points, vertex=vertex)
-        return _json(await self._views.call(stretch))
+        call = partial(job.timeline, seconds=seconds, points=points, vertex=vertex)
+        return _json(await self._views.call(call))
 
     async def _pressure(self, request: Request) -> Response:
-        return _json_or_nothing((await self._look(request)).view.pressure)
+        return _json_or_empty((await self._snapshot(request)).view.pressure)
 
     async def _why(self, request: Request) -> Response:
-        return _json_or_nothing((await self._look(request)).view.diagnosis)
+        return _json_or_empty((await self._snapshot(request)).view.diagnosis)
 
     async def _sample_pressure(self, request: Request) -> Response:
         return _json(await self._views.round(request.path_params["job"], "pressure"))
@@ -205,26 +199,26 @@ class Api:
 
     async def _cancel(self, request: Request) -> Response:
         if not self._allow_control:
-            raise _Refused(403, "this page only shows: headgate run --allow-control lets it cancel")
+            raise _Refused(403, "this page cannot cancel jobs: start it with headgate run --allow-control")
         return _json(CancelAnswer(over=await self._views.cancel(request.path_params["job"])))
 
     async def _metrics(self, _request: Request) -> Response:
-        from headgate.ui.prometheus import exposition  # noqa: PLC0415 - not before somebody asks
+        from headgate.ui.prometheus import exposition  # noqa: PLC0415 - rarely needed
 
         views = {job: one.view for job, one in (await self._all()).items()}
         text, media_type = await self._views.call(partial(exposition, views))
         return Response(text, headers={"Content-Type": media_type})
 
 
-class _Served:
-    """A static file, its tag, and what it is packed."""
+class _ServedFile:
+    """A static file with its tag, plain and compressed."""
 
     def __init__(self, file: StaticFile) -> None:
         self.file = file
         self.tag = f'"{hashlib.sha256(file.content).hexdigest()[:32]}"'
 
     @cached_property
-    def packed(self) -> bytes:
+    def compressed(self) -> bytes:
         return gzip.compress(self.file.content, 6)
 
 
@@ -248,11 +242,11 @@ def _json(answer: object) -> Response:
     return Response(msgspec.json.encode(answer), media_type=_JSON)
 
 
-def _json_or_nothing(answer: object | None) -> Response:
+def _json_or_empty(answer: object | None) -> Response:
     return Response(status_code=204) if answer is None else _json(answer)
 
 
-def _problem(status: int, text: str) -> Response:
+def _error(status: int, text: str) -> Response:
     response = _json(ErrorAnswer(error=text))
     response.status_code = status
     return response

@@ -1,11 +1,11 @@
-"""Who may speak to the page, and what every answer carries. Pure decisions over an ASGI scope; no sockets.
+"""Access control of the page, and the headers of every answer. Pure decisions over an ASGI scope; no sockets.
 
-All requests go through a `Guard` before anything else sees them. The token stands in the address that was printed; a
-browser's first visit exchanges it for a cookie, programs send it as `Authorization: Bearer`. Strangers, and pages of
-other origins that speak through the user's browser, all get the same answer, which does not say what was wrong.
+Every request passes the `Guard` first. The printed address contains the token. The first request of a browser exchanges
+it for a cookie; programs send it as `Authorization: Bearer`. Requests without either, and requests that pages of other
+origins send through the user's browser, have the same answer, which does not name the reason.
 
-Invariants: nothing but the guard compares secrets, and it does so in constant time; neither secret is in any answer
-but the cookie's, nor in any log.
+Invariants: only the guard compares secrets, in constant time; neither secret is in an answer, except in the one that
+sets the cookie, nor in a log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from urllib.parse import parse_qs
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["Guard", "Keys", "Verdict", "judge", "known_hosts"]
+__all__ = ["Access", "Guard", "PageSecrets", "check_access", "known_hosts"]
 
 _MAX_URL: Final = 2048  # bytes of path and query; h11 bounds all headers together
 _MAX_BODY: Final = 4096  # no request here has one; some programs send '{}'
@@ -45,40 +45,31 @@ _HEADERS: Final = {
     b"cache-control": b"no-store",
 }
 
-_WELCOME: Final = b'<!doctype html><meta http-equiv="refresh" content="0; url=/"><title>headgate</title>'
+_REDIRECT_PAGE: Final = b'<!doctype html><meta http-equiv="refresh" content="0; url=/"><title>headgate</title>'
 
 
-class Verdict(Enum):
-    """What becomes of a request.
-
-    >>> Verdict.STRANGER.value
-    (403, 'forbidden: use the whole address that was printed, with its token')
-    """
+class Access(Enum):
+    """The decision about a request; a refusal has a status and a text."""
 
     PASS = auto()
-    EXCHANGE = auto()  # the token is right: give the cookie
-    STRANGER = (403, "forbidden: use the whole address that was printed, with its token")
-    METHOD = (405, "this method is not for here")
+    EXCHANGE = auto()  # the token is correct: set the cookie
+    FORBIDDEN = (403, "forbidden: use the whole address that was printed, with its token")
+    METHOD = (405, "this method is not allowed")
     TOO_LONG = (414, "the address is too long")
     TOO_LARGE = (413, "a request here has no body")
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
-    """The secrets of one server: what is printed, and what browsers get for it.
+class PageSecrets:
+    """The secrets of one server: the token that is printed, and the value of the cookie."""
 
-    >>> keys = Keys("headgate_8080")
-    >>> len(keys.token) >= 43, keys.token != keys.session, keys.token in repr(keys)
-    (True, True, False)
-    """
-
-    cookie: str  # its name, with the port: cookies know none, and a machine may have several servers
+    cookie: str  # its name, with the port: a browser sends a cookie to all ports of a host
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     session: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
 
 def known_hosts(port: int, *names: str) -> frozenset[str]:
-    """What `Host` may say: names under which this machine knows itself, so that no other can be rebound to it.
+    """Return the valid values of `Host`: this machine's own names, so that no other name can be rebound to it.
 
     >>> sorted(known_hosts(8080))
     ['127.0.0.1:8080', '[::1]:8080', 'localhost:8080']
@@ -88,45 +79,45 @@ def known_hosts(port: int, *names: str) -> frozenset[str]:
     return frozenset(found | every if port == 80 else found)
 
 
-def judge(scope: Scope, keys: Keys, hosts: frozenset[str]) -> Verdict:
-    """What becomes of a request.
+def check_access(scope: Scope, secrets: PageSecrets, hosts: frozenset[str]) -> Access:
+    """Return the decision about a request.
 
-    >>> keys, hosts = Keys("headgate"), known_hosts(8080)
+    >>> secrets, hosts = PageSecrets("headgate"), known_hosts(8080)
     >>> def get(*headers):
     ...     return {"method": "GET", "path": "/", "query_string": b"", "headers": list(headers)}
-    >>> host, bearer = (b"host", b"localhost:8080"), (b"authorization", b"Bearer " + keys.token.encode())
-    >>> judge(get(host), keys, hosts), judge(get(host, bearer), keys, hosts)
-    (<Verdict.STRANGER: ...>, <Verdict.PASS: 1>)
+    >>> host, bearer = (b"host", b"localhost:8080"), (b"authorization", b"Bearer " + secrets.token.encode())
+    >>> check_access(get(host), secrets, hosts), check_access(get(host, bearer), secrets, hosts)
+    (<Access.FORBIDDEN: ...>, <Access.PASS: 1>)
     """
     headers = _Headers(scope)
     host, origin = headers.one(b"host").lower(), headers.one(b"origin").lower()
-    if headers.doubled or host.decode("latin-1") not in hosts or origin not in {b"", b"http://" + host}:
-        return Verdict.STRANGER
-    opens = _has_token(scope, keys)
+    if headers.repeated or host.decode("latin-1") not in hosts or origin not in {b"", b"http://" + host}:
+        return Access.FORBIDDEN
+    has_token = _has_token(scope, secrets)
     if headers.one(b"sec-fetch-site") not in _OWN_SITES:
-        # Another site's link may lead here, if it is the address that was printed: the page is opened, and no more.
-        visits = headers.one(b"sec-fetch-mode") == b"navigate" and headers.one(b"sec-fetch-dest") == b"document"
-        return Verdict.EXCHANGE if opens and visits else Verdict.STRANGER
-    if opens:
-        return Verdict.EXCHANGE
-    known = _known_by(headers, keys)
-    if known is None or (known == "cookie" and scope["method"] not in _READING and not origin):
-        return Verdict.STRANGER  # a browser says whence a POST comes; a program shows the token itself
+        # A link of another site may open the page if it has the token; it may do nothing else.
+        navigates = headers.one(b"sec-fetch-mode") == b"navigate" and headers.one(b"sec-fetch-dest") == b"document"
+        return Access.EXCHANGE if has_token and navigates else Access.FORBIDDEN
+    if has_token:
+        return Access.EXCHANGE
+    proof = _proof_of(headers, secrets)
+    if proof is None or (proof == "cookie" and scope["method"] not in _READING and not origin):
+        return Access.FORBIDDEN  # a browser sends `Origin` with a POST; a program sends the token
     return _within_limits(scope, headers)
 
 
-def _within_limits(scope: Scope, headers: _Headers) -> Verdict:
+def _within_limits(scope: Scope, headers: _Headers) -> Access:
     if scope["method"] not in _METHODS:
-        return Verdict.METHOD
+        return Access.METHOD
     if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > _MAX_URL:
-        return Verdict.TOO_LONG
+        return Access.TOO_LONG
     length = headers.one(b"content-length")
     small = not length or (length.isdigit() and len(length) < 10 and int(length) <= _MAX_BODY)
-    return Verdict.PASS if small and not headers.one(b"transfer-encoding") else Verdict.TOO_LARGE
+    return Access.PASS if small and not headers.one(b"transfer-encoding") else Access.TOO_LARGE
 
 
 class _Headers:
-    """Headers that decide something: each may be there once."""
+    """The headers that the decision depends on: each may occur once."""
 
     _SINGLE: Final = (
         b"host",
@@ -141,72 +132,72 @@ class _Headers:
 
     def __init__(self, scope: Scope) -> None:
         self._found: dict[bytes, bytes] = {}
-        self.doubled = False
+        self.repeated = False
         self.cookies: list[bytes] = []
         for name, value in scope["headers"]:
             if name == b"cookie":
                 self.cookies += value.split(b";")
             elif name in self._SINGLE:
-                self.doubled = self.doubled or name in self._found
+                self.repeated = self.repeated or name in self._found
                 self._found[name] = value.strip()
 
     def one(self, name: bytes) -> bytes:
         return self._found.get(name, b"")
 
 
-def _known_by(headers: _Headers, keys: Keys) -> str | None:
-    """By what it is known; None: it is not. A token that is wrong is not made up for by a cookie that is right."""
+def _proof_of(headers: _Headers, secrets: PageSecrets) -> str | None:
+    """Return 'token' or 'cookie', whichever is correct, or None. A wrong token is refused with any cookie."""
     given = headers.one(b"authorization")
     if given:
         scheme, _, token = given.partition(b" ")
-        same = hmac.compare_digest(token.strip(), keys.token.encode())
+        same = hmac.compare_digest(token.strip(), secrets.token.encode())
         return "token" if scheme.lower() == b"bearer" and same else None
-    wanted = keys.cookie.encode()
+    wanted = secrets.cookie.encode()
     for pair in headers.cookies:
         name, _, value = pair.strip().partition(b"=")
-        if name == wanted and hmac.compare_digest(value, keys.session.encode()):
+        if name == wanted and hmac.compare_digest(value, secrets.session.encode()):
             return "cookie"
     return None
 
 
-def _has_token(scope: Scope, keys: Keys) -> bool:
-    """Whether it asks for the page by the address that was printed."""
+def _has_token(scope: Scope, secrets: PageSecrets) -> bool:
+    """Return True if the request opens the page with the correct token."""
     if scope["path"] != "/" or scope["method"] != "GET" or len(scope["query_string"]) > _MAX_URL:
         return False
     given = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=None).get("token", [])
-    return len(given) == 1 and hmac.compare_digest(given[0].encode(), keys.token.encode())
+    return len(given) == 1 and hmac.compare_digest(given[0].encode(), secrets.token.encode())
 
 
 class Guard:
-    """Lets an application see only what it may.
+    """Passes the permitted requests to an application.
 
     >>> import asyncio
     >>> async def app(scope, receive, send):
-    ...     raise AssertionError("nobody gets here")
+    ...     raise AssertionError("not called")
     >>> async def send(message):
     ...     print(message.get("status"), message.get("body"))
-    >>> stranger = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
-    >>> asyncio.run(Guard(app, Keys("headgate"), known_hosts(8080))(stranger, None, send))
+    >>> request = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
+    >>> asyncio.run(Guard(app, PageSecrets("headgate"), known_hosts(8080))(request, None, send))
     403 None
     None b'{"error":"forbidden: use the whole address that was printed, with its token"}'
     """
 
-    def __init__(self, app: ASGIApp, keys: Keys, hosts: frozenset[str], *, any_address: bool = False) -> None:
+    def __init__(self, app: ASGIApp, secrets: PageSecrets, hosts: frozenset[str], *, any_address: bool = False) -> None:
         self._app = app
-        self._keys = keys
+        self._secrets = secrets
         self._hosts = hosts
-        self._any_address = any_address  # the address at which a connection has come in is one of the names
+        self._any_address = any_address  # the local address of a connection is a valid name, too
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI application."""
+        """Answer a request, or pass it to the application."""
         if scope["type"] != "http":
-            return  # whatever it is, it is not for here; the server closes the connection
+            return  # the server closes the connection
         hosts = self._hosts
         if self._any_address and scope.get("server") is not None:
             address, port = scope["server"]
             hosts |= known_hosts(port, address)
 
-        async def guarded(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 given = list(message.get("headers", []))
                 names = {name for name, _ in given}
@@ -214,25 +205,25 @@ class Guard:
                 message = {**message, "headers": given}
             await send(message)
 
-        verdict = judge(scope, self._keys, hosts)
-        if verdict is Verdict.PASS:
-            await self._app(scope, receive, guarded)
-        elif verdict is Verdict.EXCHANGE:
-            await self._welcome(scope, guarded)
+        access = check_access(scope, self._secrets, hosts)
+        if access is Access.PASS:
+            await self._app(scope, receive, send_with_headers)
+        elif access is Access.EXCHANGE:
+            await self._set_cookie(scope, send_with_headers)
         else:
-            status, text = verdict.value
+            status, text = access.value
             allow = [(b"allow", b"GET, HEAD, POST")] if status == 405 else []
-            # Closed, so that nobody has to read what is left of the request.
+            # The connection is closed, so that the rest of the request need not be read.
             headers = [(b"content-type", b"application/json"), (b"connection", b"close"), *allow]
-            await _answer(guarded, status, headers, b'{"error":"%s"}' % text.encode())
+            await _answer(send_with_headers, status, headers, b'{"error":"%s"}' % text.encode())
 
-    async def _welcome(self, scope: Scope, send: Send) -> None:
-        cookie = f"{self._keys.cookie}={self._keys.session}; Path=/; HttpOnly; SameSite=Strict"
+    async def _set_cookie(self, scope: Scope, send: Send) -> None:
+        cookie = f"{self._secrets.cookie}={self._secrets.session}; Path=/; HttpOnly; SameSite=Strict"
         headers = [(b"set-cookie", cookie.encode())]
         sites = {value for name, value in scope["headers"] if name == b"sec-fetch-site"}
         if sites - _OWN_SITES:
-            # After a redirect it would still be the other site that leads here, and the cookie would not be sent.
-            await _answer(send, 200, [*headers, (b"content-type", b"text/html; charset=utf-8")], _WELCOME)
+            # After a redirect, the request still counts as one of the other site, and has no cookie.
+            await _answer(send, 200, [*headers, (b"content-type", b"text/html; charset=utf-8")], _REDIRECT_PAGE)
         else:
             await _answer(send, 303, [*headers, (b"location", b"/")], b"")
 

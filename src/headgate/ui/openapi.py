@@ -1,7 +1,4 @@
-"""The description of the JSON interface, as OpenAPI 3.1: made from the routes and the classes that they answer with.
-
-Called once, when it is first asked for. Pure.
-"""
+"""The description of the JSON interface as OpenAPI 3.1, from the routes and the classes of their answers. Pure."""
 
 from __future__ import annotations
 
@@ -20,15 +17,15 @@ if TYPE_CHECKING:
 __all__ = ["describe"]
 
 _ERRORS: Final = {
-    "400": "A parameter is not what it should be.",
-    "403": "The token, the cookie, `Host` or `Origin` is not right, or this is not allowed here.",
+    "400": "A parameter is not valid.",
+    "403": "The token, the cookie, `Host` or `Origin` is not correct, or control is not allowed.",
     "404": "There is no such job, vertex, edge or file.",
-    "503": "The job cannot be looked at any more, or the server is being closed.",
+    "503": "The job does not answer any more, or the server is being closed.",
 }
 
 
 def describe(operations: Iterable[Operation]) -> dict[str, Any]:
-    """The whole document.
+    """Return the whole document.
 
     >>> from headgate.ui.routes import OPERATIONS
     >>> document = describe(OPERATIONS)
@@ -57,14 +54,14 @@ def describe(operations: Iterable[Operation]) -> dict[str, Any]:
         "security": [{"token": []}, {"cookie": []}],
         "paths": paths,
         "components": {
-            "schemas": {name: _told(schema) for name, schema in components.items()},
+            "schemas": {name: _prose_only(schema) for name, schema in components.items()},
             "securitySchemes": {
-                "token": {"type": "http", "scheme": "bearer", "description": "The token of the address printed."},
+                "token": {"type": "http", "scheme": "bearer", "description": "The token of the printed address."},
                 "cookie": {
                     "type": "apiKey",
                     "in": "cookie",
                     "name": "headgate_PORT",
-                    "description": "What a browser gets for the token. A POST with it needs `Origin`.",
+                    "description": "A browser receives it for the token. A POST with it needs `Origin`.",
                 },
             },
         },
@@ -75,9 +72,9 @@ def _operation(one: Operation, schema: dict[str, Any] | None, error: dict[str, A
     content: dict[str, Any] = {one.media_type: {"schema": schema or {"type": "string"}}}
     responses: dict[str, Any] = {"200": {"description": one.text, "content": content}}
     if one.empty:
-        responses["204"] = {"description": "Nothing is known."}
+        responses["204"] = {"description": "There is no result yet."}
     if one.path == "/":
-        responses["303"] = {"description": "The token was right: a cookie, and the page without it."}
+        responses["303"] = {"description": "The token is correct: a cookie, and a redirect to the page."}
     for status, text in _ERRORS.items():
         responses[status] = {"description": text, "content": {"application/json": {"schema": error}}}
     described: dict[str, Any] = {
@@ -100,7 +97,7 @@ def _operation(one: Operation, schema: dict[str, Any] | None, error: dict[str, A
     return described
 
 
-def _told(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema whose description is prose only: docstrings have examples too."""
+def _prose_only(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema without the examples of its docstring."""
     text = schema.get("description")
     return schema if text is None else {**schema, "description": text.partition(">>>")[0].strip()}

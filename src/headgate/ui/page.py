@@ -1,7 +1,7 @@
-"""The page's files, read from the installed package: what the server hands out and what reports are made of.
+"""The files of the page, read from the installed package, for the server and for reports.
 
-Plotly's script is the one that pip installed with the plotly package; it is found without importing that package, which
-takes a while. Nothing here is fetched from elsewhere, and no path ever comes from a request: the names are fixed.
+Plotly's script is in the installed plotly package; it is found without importing that package, which takes long. No
+file is fetched from the network, and no path is taken from a request: the names are fixed.
 """
 
 from __future__ import annotations
@@ -43,11 +43,7 @@ _TYPES: Final = {".js": "text/javascript; charset=utf-8", ".css": "text/css; cha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticFile:
-    """A file below /static/.
-
-    >>> StaticFile(name="app.css", media_type="text/css", content=b"").name
-    'app.css'
-    """
+    """A file below /static/."""
 
     name: str
     media_type: str
@@ -55,23 +51,16 @@ class StaticFile:
 
 
 def index_html() -> str:
-    """The page, which refers to the static files and holds no script of its own.
-
-    >>> "/static/app.js" in index_html()
-    True
-    """
+    """Return the page, which refers to the static files and contains no script."""
     return files("headgate.ui").joinpath("static", "index.html").read_text(encoding="utf-8")
 
 
 @cache
 def static_files() -> dict[str, StaticFile]:
-    """Everything that the page asks for, by name.
+    """Return all files of the page, by name.
 
     Raises:
         HeadgateError: plotly is not installed.
-
-    >>> static_files()["app.css"].media_type
-    'text/css; charset=utf-8'
     """
     folder = files("headgate.ui").joinpath("static")
     found = {name: folder.joinpath(name).read_bytes() for name in ("app.css", *MODULES)}

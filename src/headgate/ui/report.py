@@ -1,9 +1,9 @@
-"""A job as one HTML file: the page, everything that it is made of, and the job's view inside it.
+"""A job as one HTML file: the page with its scripts and styles, and the job's view.
 
-Called by `headgate report` for a job that may be long over, on any thread. The file asks nobody for anything: its
-policy allows no request, and only those scripts whose digests it names.
+Called by `headgate report` on any thread. The file sends no request: its policy forbids them, and allows only scripts
+with the digests that it lists.
 
-Invariant: nothing in a view can end the element that it stands in, whatever users have called their operators.
+Invariant: no text of a view, such as the name of an operator, can end the element that contains it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _TITLE: Final = "<title>headgate</title>"
 
 
 def render(view: JobView) -> str:
-    """The page of a job as one file that needs no server.
+    """Return the page of a job as one file that needs no server.
 
     Args:
-        view: With subtasks; with its past, samples and diagnosis where there are some.
+        view: With subtasks; with its history, samples and diagnosis if there are any.
 
     >>> from headgate.observe import GraphView, JobStatus, JobView, Progress
     >>> progress = Progress(job="1", name="etl", status=JobStatus.FINISHED, uptime_s=2.5, workers=(), vertices=())
@@ -47,7 +47,7 @@ def render(view: JobView) -> str:
         view = replace(view, edges=edge_progress(view.progress, view.graph))
     files = static_files()
     library = _script(files["plotly.min.js"].content)
-    program = _script("".join(_alone(files[name].content.decode()) for name in MODULES).encode())
+    program = _script("".join(_inlined(files[name].content.decode()) for name in MODULES).encode())
     policy = (
         f"default-src 'none'; script-src {_digest(library)} {_digest(program)}; "
         "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -65,20 +65,20 @@ def render(view: JobView) -> str:
         ),
     }
     text = index_html()
-    for place, content in parts.items():
-        assert text.count(place) == 1, f"the page has no {place.strip()}"
-        before, _, after = text.partition(place)
+    for marker, content in parts.items():
+        assert text.count(marker) == 1, f"the page has no {marker.strip()}"
+        before, _, after = text.partition(marker)
         text = f"{before}{content}{after}"
     return text
 
 
-def _alone(module: str) -> str:
-    """A module of the page without imports and exports: all of them share one scope, in order, and no two names."""
+def _inlined(module: str) -> str:
+    """Return a module of the page without imports and exports: all modules share one scope, in order."""
     return _EXPORT.sub("", _IMPORT.sub("", module))
 
 
 def _script(content: bytes) -> str:
-    """A script as it may stand between tags; a browser turns line ends into newlines before it takes the digest."""
+    """Return a script for a <script> element; a browser normalizes line ends before it computes the digest."""
     text = content.decode().replace("\r\n", "\n").replace("\r", "\n")
     assert "</script" not in text.lower(), "a script would end too early"
     assert "<!--" not in text, "a script would be read as a comment"
@@ -90,5 +90,5 @@ def _digest(script: str) -> str:
 
 
 def _data(view: JobView) -> str:
-    """JSON in which no tag and no comment can begin."""
+    """Return the view as JSON in which no tag and no comment can begin."""
     return view.to_json().decode().replace("<", "\\u003c")

@@ -1,6 +1,6 @@
-"""The table of all routes: what each takes and answers. Plain data.
+"""The table of all routes with their parameters and answers. Plain data.
 
-`api` makes the application of it and `openapi` the description, so a route that is not described cannot be.
+`api` makes the application from it and `openapi` the description, so every route is described.
 """
 
 from __future__ import annotations
@@ -8,43 +8,35 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headgate.observe.diagnosis import Diagnosis
 from headgate.observe.pressure import Pressure
 from headgate.observe.progress import VertexProgress, WorkerProgress
 from headgate.observe.timeline import Timeline
 from headgate.observe.view import JobView
+from headgate.observe.why.diagnosis import Diagnosis
 from headgate.ui.answers import CancelAnswer, EdgeAnswer, JobEntry
 
 __all__ = ["MAX_POINTS", "MAX_SECONDS", "OPERATIONS", "Operation", "Parameter"]
 
 MAX_SECONDS: Final = 3600.0
-"""How far back a time-line goes at most."""
+"""The longest timeline."""
 
 MAX_POINTS: Final = 2000
-"""How many steps it has at most."""
+"""The most steps of a timeline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """Something that a request says in its address.
-
-    >>> Parameter(name="vertex", kind="integer").within
-    'query'
-    """
+    """A parameter in the address of a request."""
 
     name: str
-    kind: str  # as JSON Schema calls it
+    kind: str  # a type of JSON Schema
     within: str = "query"  # or 'path'
     text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """A route.
-
-    >>> [one.path for one in OPERATIONS if one.method == "POST"]
-    ['/api/jobs/{job}/pressure', '/api/jobs/{job}/why', '/api/jobs/{job}/cancel']
-    """
+    """A route."""
 
     path: str
     handler: str  # the method of `Api`
@@ -53,18 +45,18 @@ class Operation:
     answer: Any = None  # the type of the answer's JSON; None: it is not JSON
     media_type: str = "application/json"
     parameters: tuple[Parameter, ...] = ()
-    empty: bool = False  # it may have nothing to say: 204
-    control: bool = False  # it changes something
+    empty: bool = False  # there may be no answer: 204
+    control: bool = False  # it changes a job
 
 
-_JOB: Final = Parameter(name="job", kind="string", within="path", text="its id, as /api/jobs gives it")
+_JOB: Final = Parameter(name="job", kind="string", within="path", text="its id, from /api/jobs")
 _VERTEX: Final = Parameter(name="vertex", kind="integer", within="path")
 _EDGE: Final = Parameter(name="edge", kind="integer", within="path")
 _FILE: Final = Parameter(name="file", kind="string", within="path")
-_STRETCH: Final = (
-    Parameter(name="seconds", kind="number", text=f"how far back, at most {MAX_SECONDS:g}; 60 if not said"),
-    Parameter(name="points", kind="integer", text=f"how many steps at most, up to {MAX_POINTS}; 300 if not said"),
-    Parameter(name="vertex", kind="integer", text="of this one and its subtasks; if not said, of all vertices"),
+_PERIOD: Final = (
+    Parameter(name="seconds", kind="number", text=f"length, at most {MAX_SECONDS:g}; default 60"),
+    Parameter(name="points", kind="integer", text=f"the most steps, up to {MAX_POINTS}; default 300"),
+    Parameter(name="vertex", kind="integer", text="this vertex and its subtasks; default: all vertices"),
 )
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
@@ -72,16 +64,16 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     Operation(
         path="/static/{file}",
         handler="static",
-        text="What the page is made of.",
+        text="The files of the page.",
         media_type="application/octet-stream",
         parameters=(_FILE,),
     ),
     Operation(path="/api/openapi.json", handler="openapi", text="This description.", answer=dict[str, Any]),
-    Operation(path="/api/jobs", handler="jobs", text="All jobs that can be looked at here.", answer=list[JobEntry]),
+    Operation(path="/api/jobs", handler="jobs", text="All jobs of this page.", answer=list[JobEntry]),
     Operation(
         path="/api/jobs/{job}",
         handler="view",
-        text="A job without its subtasks: small enough to be asked for every second.",
+        text="A job without its subtasks: small enough to be requested every second.",
         answer=JobView,
         parameters=(_JOB,),
     ),
@@ -109,14 +101,14 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     Operation(
         path="/api/jobs/{job}/timeline",
         handler="timeline",
-        text="The last stretch of the past.",
+        text="The last seconds of its history.",
         answer=Timeline,
-        parameters=(_JOB, *_STRETCH),
+        parameters=(_JOB, *_PERIOD),
     ),
     Operation(
         path="/api/jobs/{job}/pressure",
         handler="pressure",
-        text="What the last round of sampling has found; 204 if there was none.",
+        text="The result of the last round of sampling; 204 if there was none.",
         answer=Pressure,
         parameters=(_JOB,),
         empty=True,
@@ -124,7 +116,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     Operation(
         path="/api/jobs/{job}/pressure",
         handler="sample_pressure",
-        text="Sample the stacks of all tasks now, which takes some seconds.",
+        text="Sample the stacks of all tasks, which takes some seconds.",
         method="POST",
         answer=Pressure,
         parameters=(_JOB,),
@@ -132,7 +124,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     Operation(
         path="/api/jobs/{job}/why",
         handler="why",
-        text="What was last found to hold the job back; 204 if nobody has asked.",
+        text="The last diagnosis of the job; 204 if there is none.",
         answer=Diagnosis,
         parameters=(_JOB,),
         empty=True,
@@ -140,7 +132,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     Operation(
         path="/api/jobs/{job}/why",
         handler="ask_why",
-        text="Find out what holds the job back, which may take some seconds.",
+        text="Find out what limits the job, which may take some seconds.",
         method="POST",
         answer=Diagnosis,
         parameters=(_JOB,),
@@ -148,7 +140,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     Operation(
         path="/api/jobs/{job}/cancel",
         handler="cancel",
-        text="Stop the job. Only where the server was told to allow it.",
+        text="Cancel the job. Only if the server allows control.",
         method="POST",
         answer=CancelAnswer,
         parameters=(_JOB,),
@@ -156,4 +148,4 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(path="/metrics", handler="metrics", text="All jobs, for Prometheus.", media_type="text/plain"),
 )
-"""Every route there is."""
+"""All routes."""

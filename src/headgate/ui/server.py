@@ -1,9 +1,9 @@
 """The server of the page: one thread of the driver with an event loop of its own, behind the guard.
 
-`start` and `close` are for any thread but that one. It only reads jobs, through `Watched`, unless it was told that they
-may be cancelled from it.
+`start` and `close` are for any thread but that one. It only reads jobs, through `ObservedJob`; with `allow_control` the
+page can also cancel them.
 
-Invariants: it listens on loopback unless an option that begins with `insecure_` says otherwise; after `close` the port,
+Invariants: it listens on loopback unless an option that begins with `insecure_` allows more; after `close` the port,
 the thread and all connections are gone.
 """
 
@@ -21,48 +21,48 @@ import uvicorn
 from headgate.errors import ConfigError, HeadgateError
 from headgate.ui.api import Api
 from headgate.ui.connections import BoundedProtocol
-from headgate.ui.guard import Guard, Keys, known_hosts
+from headgate.ui.guard import Guard, PageSecrets, known_hosts
 from headgate.ui.views import Views
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from headgate.observe.view import Watched
+    from headgate.observe.view import ObservedJob
 
 __all__ = ["UiServer"]
 
 _START_S: Final = 20.0
-_GRACE_S: Final = 1.0  # for answers that are being written when it is closed
-_CALLS_S: Final = 2.0  # for calls of jobs that are under way then
-_HEAD_BYTES: Final = 16 * 1024  # of a request
+_GRACE_S: Final = 1.0  # for answers in progress when it is closed
+_CALLS_S: Final = 2.0  # for calls of jobs in progress then
+_HEAD_BYTES: Final = 16 * 1024  # of the head of a request
 
 
 class UiServer:
-    """Serves the page, the JSON interface and the metrics of some jobs.
+    """Serves the page, the JSON interface and the metrics of jobs.
 
     Args:
-        jobs: The jobs that can be looked at, by id. It is called for every request and must not wait.
+        jobs: Returns the jobs of the page, by id. It is called for every request and must not block.
         host: The address to listen on.
-        port: The port; 0: one that is free.
-        allow_control: Whether jobs can be cancelled from the page.
-        insecure_remote: Needed for any address but loopback. There is no TLS: whoever can listen in on the network can
-            read the token, and with it all that the page shows.
+        port: The port; 0: a free one.
+        allow_control: The page can cancel jobs.
+        insecure_remote: Required for an address that is not loopback. There is no TLS: an observer of the network can
+            read the token, and with it everything that the page shows.
 
     Raises:
-        ConfigError: the address is not loopback, and `insecure_remote` was not given.
+        ConfigError: the address is not loopback, and `insecure_remote` is not set.
 
     >>> from urllib.request import Request, urlopen
     >>> with UiServer(lambda: {}) as server:
-    ...     asked = Request(f"http://127.0.0.1:{server.port}/api/jobs")
-    ...     asked.add_header("Authorization", f"Bearer {server.token}")
-    ...     with urlopen(asked) as answer:
+    ...     request = Request(f"http://127.0.0.1:{server.port}/api/jobs")
+    ...     request.add_header("Authorization", f"Bearer {server.token}")
+    ...     with urlopen(request) as answer:
     ...         answer.read()
     b'[]'
     """
 
     def __init__(
         self,
-        jobs: Callable[[], Mapping[str, Watched]],
+        jobs: Callable[[], Mapping[str, ObservedJob]],
         *,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -77,14 +77,14 @@ class UiServer:
                     "insecure_remote=True"
                 )
             warnings.warn(
-                f"the page is served on {host} without TLS: whoever can listen in on the network can read its token",
+                f"the page is served on {host} without TLS: an observer of the network can read its token",
                 RuntimeWarning,
                 stacklevel=2,
             )
         self._jobs = jobs
-        self._asked_port = port
+        self._requested_port = port
         self.allow_control = allow_control
-        self._keys: Keys | None = None
+        self._secrets: PageSecrets | None = None
         self._port = 0
         self._views: Views | None = None
         self._thread: threading.Thread | None = None
@@ -95,22 +95,22 @@ class UiServer:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """Return the number of open connections."""
         return len(self._connections)
 
     @property
     def port(self) -> int:
-        """The port it listens on; 0 before `start`."""
+        """Return the port it listens on; 0 before `start`."""
         return self._port
 
     @property
     def token(self) -> str:
-        """What programs send as `Authorization: Bearer`. Known once it is started."""
-        return "" if self._keys is None else self._keys.token
+        """Return the token, which programs send as `Authorization: Bearer`; '' before `start`."""
+        return "" if self._secrets is None else self._secrets.token
 
     @property
     def url(self) -> str:
-        """The address to open, with the token in it. Known once it is started."""
+        """Return the address to open, with the token; complete after `start`."""
         host = f"[{self._address}]" if self._address.version == 6 else str(self._address)
         return f"http://{host}:{self._port}/?token={self.token}"
 
@@ -121,25 +121,25 @@ class UiServer:
         """Listen, and return the address to open.
 
         Raises:
-            ConfigError: the port is in use, or may not be used.
+            ConfigError: the port is in use, or not permitted.
         """
         with self._lock:
             if self._thread is not None:
-                raise HeadgateError("the page's server was started before")
+                raise HeadgateError("the server of the page was started before")
             listener = self._listener()
             self._port = listener.getsockname()[1]
-            self._keys = Keys(f"headgate_{self._port}")
+            self._secrets = PageSecrets(f"headgate_{self._port}")
             ready = threading.Event()
             self._thread = threading.Thread(
-                target=self._run, args=(listener, self._keys, ready), name="headgate-ui", daemon=True
+                target=self._run, args=(listener, self._secrets, ready), name="headgate-ui", daemon=True
             )
             self._thread.start()
             if not ready.wait(_START_S) or self._loop is None:
-                raise HeadgateError("the page's server did not start")
+                raise HeadgateError("the server of the page did not start")
         return self.url
 
     def close(self) -> None:
-        """Stop listening, and end what is under way. Without effect on one that is not running."""
+        """Stop listening, and end requests in progress. Without effect if it does not run."""
         with self._lock:
             thread, loop, stop = self._thread, self._loop, self._stop
             if thread is None or loop is None or stop is None:
@@ -162,24 +162,24 @@ class UiServer:
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((str(self._address), self._asked_port))
+            listener.bind((str(self._address), self._requested_port))
         except (OSError, OverflowError) as error:
             listener.close()
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise ConfigError(
-                f"the page cannot have port {self._asked_port} of {self._address}: {reason}. Choose another, or 0 for "
-                "any that is free"
+                f"the page cannot listen on port {self._requested_port} of {self._address}: {reason}. Choose "
+                "another, or 0 for a free one"
             ) from None
         return listener
 
-    def _run(self, listener: socket.socket, keys: Keys, ready: threading.Event) -> None:
+    def _run(self, listener: socket.socket, secrets: PageSecrets, ready: threading.Event) -> None:
         try:
-            asyncio.run(self._serve(listener, keys, ready))
+            asyncio.run(self._serve(listener, secrets, ready))
         finally:
             listener.close()
             ready.set()
 
-    async def _serve(self, listener: socket.socket, keys: Keys, ready: threading.Event) -> None:
+    async def _serve(self, listener: socket.socket, secrets: PageSecrets, ready: threading.Event) -> None:
         loop = asyncio.get_running_loop()
         views = self._views = Views(self._jobs)
         stop = self._stop = asyncio.Event()
@@ -187,7 +187,7 @@ class UiServer:
         names = [str(self._address), *([socket.gethostname()] if remote else [])]
         guard = Guard(
             Api(views, allow_control=self.allow_control).app,
-            keys,
+            secrets,
             known_hosts(self._port, *names),
             any_address=remote,
         )
@@ -214,8 +214,8 @@ def _config(app: Guard) -> uvicorn.Config:
         ws="none",
         lifespan="off",
         interface="asgi3",
-        log_config=None,  # the process's logging is its user's
-        access_log=True,  # False would change a logger of the whole process; connections do without by themselves
+        log_config=None,  # the user configures the logging of the process
+        access_log=True,  # False would change a logger of the whole process; see `BoundedProtocol`
         proxy_headers=False,
         server_header=False,
         h11_max_incomplete_event_size=_HEAD_BYTES,

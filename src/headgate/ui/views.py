@@ -1,10 +1,9 @@
-"""How the server looks at jobs without waiting for them: their calls run in threads, and nothing is asked for twice.
+"""Calls of jobs for the server: they run in threads, and concurrent requests share one call.
 
-Used by the routes, on the server's event loop. A view is asked for once however many ask at the same time, and given
-again for a moment, so that a page's requests of one second cost one. Rounds of sampling take seconds: who asks while
-one is under way gets that one's answer, and a job has one at a time.
+Used by the routes, on the server's event loop. A view is shared by all requests of a fraction of a second. A round of
+sampling takes seconds: a request during a round shares its answer, and a job has one round at a time.
 
-Invariants: the event loop never waits; after `stop` nobody waits for an answer any more, and no new call is begun.
+Invariants: the event loop never blocks; after `stop` all waiting requests fail with `Closing`, and no call is started.
 """
 
 from __future__ import annotations
@@ -21,61 +20,45 @@ from headgate.observe.edges import edge_progress
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from headgate.observe.view import JobView, Watched
+    from headgate.observe.view import JobView, ObservedJob
 
-__all__ = ["Closing", "Looked", "UnknownJob", "Views"]
+__all__ = ["Closing", "UnknownJob", "ViewSnapshot", "Views"]
 
 _T = TypeVar("_T")
 
 _FRESH_S: Final = 0.25  # workers report once a second
-_FRESH_OVER_S: Final = 5.0  # what is over does not change, but for what is found out about it
-_REST: Final = 4.0  # a view that took long to make is given again for so many times as long: drivers have other work
-_MAX_REST_S: Final = 2.0
-_MAX_CONNECTIONS: Final = 256  # of workers, in what is asked for every second
+_FRESH_OVER_S: Final = 5.0  # a job that is over does not change, except for its diagnosis
+_REUSE: Final = 4.0  # a view is used for this many times the CPU time that it took: the driver has other work
+_MAX_REUSE_S: Final = 2.0
+_MAX_CONNECTIONS: Final = 256  # of workers, in the answer that is requested every second
 
 
 class UnknownJob(LookupError):
-    """There is no such job.
-
-    >>> raise UnknownJob("no job 'x'")
-    Traceback (most recent call last):
-    headgate.ui.views.UnknownJob: no job 'x'
-    """
+    """There is no such job."""
 
 
 class Closing(Exception):
-    """The server is being closed: there will be no answer.
-
-    >>> raise Closing
-    Traceback (most recent call last):
-    headgate.ui.views.Closing
-    """
+    """The server is being closed, and does not answer."""
 
 
-class Looked:
-    """A view, and what is made of it when somebody asks.
-
-    >>> from headgate.observe import GraphView, JobStatus, JobView, Progress
-    >>> progress = Progress(job="1", name="etl", status=JobStatus.RUNNING, uptime_s=2.5, workers=(), vertices=())
-    >>> Looked(JobView(at_ms=1000, graph=GraphView(vertices=(), edges=()), progress=progress)).small[:14]
-    b'{"at_ms":1000,'
-    """
+class ViewSnapshot:
+    """A view, how long it is valid, and its short JSON form."""
 
     def __init__(self, view: JobView, took_s: float = 0.0) -> None:
         self.view = view
         fresh_s = _FRESH_OVER_S if view.progress.status.over else _FRESH_S
-        self.until_s = time.monotonic() + max(fresh_s, min(_REST * took_s, _MAX_REST_S))
+        self.until_s = time.monotonic() + max(fresh_s, min(_REUSE * took_s, _MAX_REUSE_S))
 
     @classmethod
-    def at(cls, watched: Watched) -> Looked:
-        """Look at a job."""
+    def take(cls, job: ObservedJob) -> ViewSnapshot:
+        """Return a snapshot of a job."""
         began_s = time.thread_time()
-        view = watched.view()
+        view = job.view()
         return cls(view, time.thread_time() - began_s)
 
     @cached_property
-    def small(self) -> bytes:
-        """The view as JSON without anything that there is one of per subtask: it is fetched every second."""
+    def summary_json(self) -> bytes:
+        """Return the view as JSON without subtasks: it is requested every second."""
         view = self.view
         progress = view.progress
         workers = progress.workers
@@ -93,59 +76,59 @@ class Looked:
 
 
 class Views:
-    """All jobs of a server. Everything but `join` is for the event loop's thread.
+    """All jobs of a server. All methods but `join` are for the thread of the event loop.
 
     >>> views = Views(lambda: {})
-    >>> asyncio.run(views.look("1"))
+    >>> asyncio.run(views.snapshot("1"))
     Traceback (most recent call last):
     headgate.ui.views.UnknownJob: there is no job '1' here
     """
 
-    def __init__(self, jobs: Callable[[], Mapping[str, Watched]]) -> None:
+    def __init__(self, jobs: Callable[[], Mapping[str, ObservedJob]]) -> None:
         self._jobs = jobs
-        self._seen: dict[str, Looked] = {}
-        self._asked: dict[tuple[str, str], asyncio.Task[Any]] = {}  # what is under way, by job and kind
+        self._snapshots: dict[str, ViewSnapshot] = {}
+        self._calls: dict[tuple[str, str], asyncio.Task[Any]] = {}  # in progress, by job and kind
         self._rounds: dict[str, asyncio.Lock] = {}
         self._stopped = asyncio.Event()
         self._threads: set[threading.Thread] = set()
 
     def ids(self) -> list[str]:
-        """The jobs that there are now."""
+        """Return the ids of the current jobs."""
         jobs = self._jobs()
-        for gone in self._seen.keys() - jobs.keys():
-            del self._seen[gone]
+        for gone in self._snapshots.keys() - jobs.keys():
+            del self._snapshots[gone]
         for gone in self._rounds.keys() - jobs.keys():
             del self._rounds[gone]
         return list(jobs)
 
-    def job(self, job: str) -> Watched:
-        """One of them.
+    def job(self, job: str) -> ObservedJob:
+        """Return a job.
 
         Raises:
-            UnknownJob: there is no such.
+            UnknownJob: there is no such job.
         """
         found = self._jobs().get(job)
         if found is None:
             raise UnknownJob(f"there is no job {job[:80]!r} here")
         return found
 
-    async def look(self, job: str) -> Looked:
-        """What it looks like now, or did a moment ago."""
-        watched = self.job(job)
-        seen = self._seen.get(job)
-        if seen is not None and time.monotonic() < seen.until_s:
-            return seen
-        return await self._shared(job, "view", partial(self._look, job, watched))
+    async def snapshot(self, job: str) -> ViewSnapshot:
+        """Return the last snapshot of a job if it is still valid, else a new one."""
+        observed = self.job(job)
+        last = self._snapshots.get(job)
+        if last is not None and time.monotonic() < last.until_s:
+            return last
+        return await self._shared(job, "view", partial(self._take, job, observed))
 
-    async def _look(self, job: str, watched: Watched) -> Looked:
-        seen = await self.call(partial(Looked.at, watched))
-        self._seen[job] = seen
-        return seen
+    async def _take(self, job: str, observed: ObservedJob) -> ViewSnapshot:
+        found = await self.call(partial(ViewSnapshot.take, observed))
+        self._snapshots[job] = found
+        return found
 
     async def round(self, job: str, kind: str) -> Any:
-        """A new round of sampling, or the one that is under way: what `pressure` or `why` finds."""
-        watched = self.job(job)
-        call = partial({"pressure": watched.pressure, "why": watched.why}[kind], refresh=True)
+        """Return the answer of `pressure` or `why`, from a new round of sampling or from the one in progress."""
+        observed = self.job(job)
+        call = partial({"pressure": observed.pressure, "why": observed.why}[kind], refresh=True)
         return await self._shared(job, kind, partial(self._round, job, call))
 
     async def _round(self, job: str, call: Callable[[], _T]) -> _T:
@@ -153,36 +136,40 @@ class Views:
             try:
                 return await self.call(call)
             finally:
-                self._seen.pop(job, None)  # the next view has it
+                self._snapshots.pop(job, None)  # the next view contains the answer
 
     async def cancel(self, job: str) -> bool:
-        """Stop a job; whether it is over."""
+        """Cancel a job. Return True if it is over."""
         over = await self._shared(job, "cancel", partial(self.call, self.job(job).cancel))
-        self._seen.pop(job, None)
+        self._snapshots.pop(job, None)
         return bool(over)
 
     async def _shared(self, job: str, kind: str, start: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        """Wait for what is under way, or begin it. It goes on if whoever waits goes away: others may wait too."""
+        """Wait for the call in progress, or start one. It continues if a request is cancelled: others may share it."""
         key = job, kind
-        task = self._asked.get(key)
+        task = self._calls.get(key)
         if task is None:
-            task = self._asked[key] = asyncio.ensure_future(start())
+            task = self._calls[key] = asyncio.ensure_future(start())
             task.add_done_callback(lambda done: self._done(key, done))
         found: _T = await asyncio.shield(task)
         return found
 
     def _done(self, key: tuple[str, str], task: asyncio.Task[Any]) -> None:
-        del self._asked[key]
+        del self._calls[key]
         if not task.cancelled():
-            task.exception()  # if nobody waits any more, it is nobody's
+            task.exception()  # read once, or asyncio logs it if no request waits any more
 
     async def call(self, function: Callable[[], _T]) -> _T:
-        """What a function that may wait returns, or raises."""
+        """Run a function that may block in a thread, and return its result.
+
+        Raises:
+            Closing: the server is being closed.
+        """
         if self._stopped.is_set():
             raise Closing
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[_T] = loop.create_future()
-        # A thread of its own that does not keep the interpreter alive: a round of sampling cannot be broken off.
+        # A daemon thread, not a pool: a round of sampling cannot be cancelled, and must not delay the process's end.
         thread = threading.Thread(target=self._run, args=(function, answer, loop), name="headgate-ui-call", daemon=True)
         self._threads.add(thread)
         thread.start()
@@ -200,23 +187,23 @@ class Views:
     def _run(self, function: Callable[[], _T], answer: asyncio.Future[_T], loop: asyncio.AbstractEventLoop) -> None:
         try:
             result = function()
-        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
-            tell = partial(_fail, answer, error)
+        except BaseException as error:  # noqa: BLE001 - it is raised in `call`
+            deliver = partial(_fail, answer, error)
         else:
-            tell = partial(_finish, answer, result)
+            deliver = partial(_finish, answer, result)
         try:
-            loop.call_soon_threadsafe(tell)
+            loop.call_soon_threadsafe(deliver)
         except RuntimeError:
             pass  # the server is closed
         finally:
             self._threads.discard(threading.current_thread())
 
     def stop(self) -> None:
-        """Let nobody wait any more."""
+        """Let all waiting requests fail."""
         self._stopped.set()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for threads that are still in a call; for any thread, after the event loop has ended."""
+        """Block until all calls have ended, or the time is over; for any thread, after the event loop has ended."""
         deadline_s = time.monotonic() + timeout_s
         for thread in list(self._threads):
             thread.join(max(0.0, deadline_s - time.monotonic()))

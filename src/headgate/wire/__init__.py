@@ -1,14 +1,14 @@
-"""The protocol between two workers, without a socket in sight.
+"""The protocol between two workers, sans-IO.
 
-`frames` are the messages, `codec` their bytes, `decoder` finds them in a stream; `handshake` comes before all of it.
-`producer` and `consumer` are the two halves of a connection, `states` what may happen in them, `credit` the arithmetic
-of their flow control.
+`frames` are the messages, `codec` their bytes, `decoder` finds them in a stream; `handshake` precedes all of them.
+`producer` and `consumer` are the two halves of a connection, `states` the steps they may take, `flow` their flow
+control: start there.
 """
 
 from headgate.wire.codec import decode_frame, encode_frame
 from headgate.wire.consumer import Arrived, ConsumerSession, ConsumerStream
-from headgate.wire.credit import Book, Ledger
 from headgate.wire.decoder import Decoder, Payload
+from headgate.wire.flow import Book, Ledger, SendState, When
 from headgate.wire.frames import (
     CONNECTION,
     AddCredit,
@@ -46,8 +46,10 @@ __all__ = [
     "ProducerStream",
     "ReportError",
     "RequestPartition",
+    "SendState",
     "SendTaskEvent",
     "Supply",
+    "When",
     "decode_frame",
     "encode_frame",
 ]

@@ -1,4 +1,4 @@
-"""How every frame looks as bytes: one way to write them, one table to read them.
+"""The bytes of every frame: one way to write them, one table to read them.
 
 A frame is a u32 length of what follows, a type byte, a flags byte and a body; numbers are little-endian.
 
@@ -9,6 +9,7 @@ before it was checked.
 from __future__ import annotations
 
 import struct
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from headgate.errors import LocalProtocolError, RemoteProtocolError
@@ -48,23 +49,25 @@ __all__ = [
 ]
 
 PREFIX: Final = struct.Struct("<IBB")
-"""Before every body: length of type, flags and body; type; flags."""
+"""Precedes every body: length of type, flags and body; type; flags."""
 
 _REQUEST = struct.Struct("<IIIIIIIB")  # receiver, attempt, vertex, output, subtask, subpartition, credit, job bytes
 _CREDIT = struct.Struct("<III")  # receiver, attempt, credit
 CREDIT_FRAME: Final = struct.Struct("<IHIII")
-"""All of an `AddCredit` frame: length, type and no flags as one number, receiver, attempt, credit."""
+"""A whole `AddCredit` frame: length, type and no flags as one number, receiver, attempt, credit."""
 _CHANNEL = struct.Struct("<II")  # receiver, attempt
 _DATA = struct.Struct("<IIIB")  # receiver, sequence, backlog, skew
 _DATA_HEAD: Final = struct.Struct("<IBBIIIB")  # the prefix, receiver, sequence, backlog, skew
 PLAIN_DATA: Final = struct.Struct("<IHIIIB")
-"""A `Data` frame without flags up to its payload: length, type and no flags as one number, and what `Data` has."""
+"""A `Data` frame without flags up to its payload: length, type and no flags as one number, the fields of `Data`."""
 _CHECKSUM = struct.Struct("<I")
+_PACKED = struct.Struct("<BI")  # codec, size when decompressed
 _BACKLOG = struct.Struct("<II")  # receiver, backlog
 _ERROR = struct.Struct("<IH")  # receiver, code
 
 EVENT_FLAG, _COMPRESSED_FLAG, CHECKSUM_FLAG, LAST_FLAG = 1, 2, 4, 8
-_UNCREDITED_FLAG = 1
+_UNCREDITED_FLAG, _PACKED_FLAG = 1, 2  # of `RequestPartition`
+_GOES_ON_FLAG = 1  # of `ReportError`
 _MAX_PAYLOAD_BYTES: Final = 0xFFFF_FF00
 
 
@@ -72,23 +75,25 @@ _MAX_PAYLOAD_BYTES: Final = 0xFFFF_FF00
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """The bytes of a frame; of `Data`, those before its payload.
+    """Return the bytes of a frame; of `Data`, those before its payload.
 
     >>> encode_frame(AddCredit(receiver=5, attempt=AttemptId(1), credit=3)).hex(" ")
     '0e 00 00 00 11 00 05 00 00 00 01 00 00 00 03 00 00 00'
     """
     flags = 0
     match frame:
-        case Data(receiver, sequence, backlog, size, skew, event, compressed, last, checksum):
-            flags = event * EVENT_FLAG | compressed * _COMPRESSED_FLAG | last * LAST_FLAG
-            return encode_data_head(receiver, sequence, backlog, size, skew, flags, checksum)
+        case Data(receiver, sequence, backlog, size, skew, event, compressed, last, checksum, unpacked):
+            flags = event * EVENT_FLAG | last * LAST_FLAG
+            return encode_data_head(
+                receiver, sequence, backlog, size, skew, flags, checksum, codec=compressed, unpacked=unpacked
+            )
         case AddCredit(receiver, attempt, credit):
             return encode_credit(receiver, attempt, credit)
         case AnnounceBacklog(receiver, backlog):
             body = _BACKLOG.pack(receiver, backlog)
-        case RequestPartition(receiver, partition, subpartition, credit):
+        case RequestPartition(receiver, partition, subpartition, credit, packed):
             job = partition.job.encode()
-            flags = _UNCREDITED_FLAG if credit is None else 0
+            flags = (_UNCREDITED_FLAG if credit is None else 0) | packed * _PACKED_FLAG
             numbers = (
                 partition.attempt,
                 partition.vertex,
@@ -102,39 +107,45 @@ def encode_frame(frame: Frame) -> bytes:
             body = _CHANNEL.pack(receiver, attempt)
         case SendTaskEvent(receiver, attempt, event_bytes):
             body = _CHANNEL.pack(receiver, attempt) + event_bytes
-        case ReportError(receiver, code, text):
+        case ReportError(receiver, code, text, ends):
+            flags = 0 if ends else _GOES_ON_FLAG
             body = _ERROR.pack(receiver, code) + text.encode()
         case _:
             body = b""
     return PREFIX.pack(2 + len(body), frame.TYPE, flags) + body
 
 
-def encode_data_head(  # noqa: PLR0917 - by position, for it is called once per buffer
-    receiver: int, sequence: int, backlog: int, size: int, skew: int, flags: int, checksum: int | None = None
+def encode_data_head(  # noqa: PLR0917 - by position: called once per buffer
+    receiver: int,
+    sequence: int,
+    backlog: int,
+    size: int,
+    skew: int,
+    flags: int,
+    checksum: int | None = None,
+    *,
+    codec: int = 0,
+    unpacked: int = 0,
 ) -> bytes:
-    """All of a `Data` frame but its payload, by plain numbers: there is one for every buffer.
-
-    >>> encode_data_head(5, 0, 3, 32768, 0, LAST_FLAG) == encode_frame(Data(5, 0, 3, 32768, last=True))
-    True
-    """
+    """Return the bytes of a `Data` frame before its payload, from plain numbers: called once per buffer."""
     if not (0 <= size <= _MAX_PAYLOAD_BYTES and skew < ALIGNMENT):
         raise LocalProtocolError(f"a payload of {size} bytes at {skew}")
+    more = b""
     try:
-        if checksum is None:
-            return _DATA_HEAD.pack(2 + _DATA.size + size, Data.TYPE, flags, receiver, sequence, backlog, skew)
-        flags |= CHECKSUM_FLAG
-        head = _DATA_HEAD.pack(6 + _DATA.size + size, Data.TYPE, flags, receiver, sequence, backlog, skew)
-        return head + _CHECKSUM.pack(checksum)
+        if checksum is not None:
+            flags |= CHECKSUM_FLAG
+            more = _CHECKSUM.pack(checksum)
+        if codec:
+            flags |= _COMPRESSED_FLAG
+            more += _PACKED.pack(codec, unpacked)
+        length = 2 + _DATA.size + len(more) + size
+        return _DATA_HEAD.pack(length, Data.TYPE, flags, receiver, sequence, backlog, skew) + more
     except struct.error as error:
         raise LocalProtocolError(f"data for receiver {receiver}: {error}") from error
 
 
 def encode_credit(receiver: int, attempt: int, credit: int) -> bytes:
-    """An `AddCredit` frame, by plain numbers.
-
-    >>> encode_credit(5, 1, 3) == encode_frame(AddCredit(5, AttemptId(1), 3))
-    True
-    """
+    """Return the bytes of an `AddCredit` frame, from plain numbers."""
     if not 1 <= credit <= MAX_CREDIT:
         raise LocalProtocolError(f"a credit of {credit}")
     try:
@@ -147,10 +158,10 @@ def encode_credit(receiver: int, attempt: int, credit: int) -> bytes:
 
 
 def decode_frame(kind: int, flags: int, body: bytes | memoryview) -> Frame:
-    """The frame with this body. Not for `Data`: see `decode_data`.
+    """Return the frame with this body. Not for `Data`: see `decode_data`.
 
     Raises:
-        RemoteProtocolError: there is no such frame, or its body is not one.
+        RemoteProtocolError: there is no such type of frame, or the body does not fit it.
 
     >>> decode_frame(AnnounceBacklog.TYPE, 0, bytes([5, 0, 0, 0, 12, 0, 0, 0]))
     AnnounceBacklog(receiver=5, backlog=12)
@@ -158,16 +169,19 @@ def decode_frame(kind: int, flags: int, body: bytes | memoryview) -> Frame:
     read = _READERS.get(kind)
     if read is None:
         raise RemoteProtocolError(f"unknown frame type {kind:#04x}")
-    if flags and not (kind == RequestPartition.TYPE and flags == _UNCREDITED_FLAG):
-        raise RemoteProtocolError(f"frame type {kind:#04x} with reserved flags {flags:#04x}")
+    if flags:
+        flagged = _FLAGGED_READERS.get((kind, flags))
+        if flagged is None:
+            raise RemoteProtocolError(f"frame type {kind:#04x} with reserved flags {flags:#04x}")
+        read = flagged
     try:
-        return read(bytes(body)) if not flags else _read_request(bytes(body), credited=False)
+        return read(bytes(body))
     except (struct.error, ValueError, LocalProtocolError) as error:
         raise RemoteProtocolError(f"bad body of frame type {kind:#04x}: {error}") from error
 
 
 def decode_data(flags: int, head: bytes | memoryview, length: int) -> Data:
-    """A `Data` frame from the bytes before its payload; `length` is that of the whole frame without its length field.
+    """Return a `Data` frame from the bytes before its payload; `length` counts the frame without its length field.
 
     >>> decode_data(0, bytes([5, 0, 0, 0, 7, 0, 0, 0, 1, 0, 0, 0, 0]), length=2 + 13 + 100).size
     100
@@ -179,6 +193,11 @@ def decode_data(flags: int, head: bytes | memoryview, length: int) -> Data:
         raise RemoteProtocolError(f"data in a frame of {length} bytes is too short for its head")
     receiver, sequence, backlog, skew = _DATA.unpack_from(head)
     checksum = _CHECKSUM.unpack_from(head, _DATA.size)[0] if flags & CHECKSUM_FLAG else None
+    codec = unpacked = 0
+    if flags & _COMPRESSED_FLAG:
+        codec, unpacked = _PACKED.unpack_from(head, before_payload - _PACKED.size)
+        if not codec:
+            raise RemoteProtocolError("compressed data without a codec")
     if skew >= ALIGNMENT or backlog > MAX_BACKLOG:
         raise RemoteProtocolError(f"data with a skew of {skew} and a backlog of {backlog}")
     return Data(
@@ -188,22 +207,24 @@ def decode_data(flags: int, head: bytes | memoryview, length: int) -> Data:
         size=length - 2 - before_payload,
         skew=skew,
         event=bool(flags & EVENT_FLAG),
-        compressed=bool(flags & _COMPRESSED_FLAG),
+        compressed=codec,
         last=bool(flags & LAST_FLAG),
         checksum=checksum,
+        unpacked=unpacked,
     )
 
 
 def data_head_bytes(flags: int) -> int:
-    """How many bytes stand between the prefix of a `Data` frame and its payload.
+    """Return the number of bytes between the prefix of a `Data` frame and its payload.
 
-    >>> data_head_bytes(0), data_head_bytes(4)
-    (13, 17)
+    >>> data_head_bytes(0), data_head_bytes(4), data_head_bytes(2)
+    (13, 17, 18)
     """
-    return _DATA.size + (_CHECKSUM.size if flags & CHECKSUM_FLAG else 0)
+    checksum = _CHECKSUM.size if flags & CHECKSUM_FLAG else 0
+    return _DATA.size + checksum + (_PACKED.size if flags & _COMPRESSED_FLAG else 0)
 
 
-def _read_request(body: bytes, *, credited: bool = True) -> RequestPartition:
+def _read_request(body: bytes, *, credited: bool = True, packed: bool = False) -> RequestPartition:
     receiver, attempt, vertex, output, subtask, subpartition, credit, job_bytes = _REQUEST.unpack_from(body)
     job = body[_REQUEST.size :]
     if len(job) != job_bytes:
@@ -211,7 +232,7 @@ def _read_request(body: bytes, *, credited: bool = True) -> RequestPartition:
     partition = PartitionId(JobId(job.decode()), AttemptId(attempt), vertex, output, subtask)
     if not credited and credit:
         raise ValueError(f"a credit of {credit} where there should be none")
-    return RequestPartition(receiver, partition, SubpartitionIndex(subpartition), credit if credited else None)
+    return RequestPartition(receiver, partition, SubpartitionIndex(subpartition), credit if credited else None, packed)
 
 
 def _read_credit(body: bytes) -> AddCredit:
@@ -235,9 +256,9 @@ def _read_backlog(body: bytes) -> AnnounceBacklog:
     return AnnounceBacklog(*_BACKLOG.unpack(body))
 
 
-def _read_error(body: bytes) -> ReportError:
+def _read_error(body: bytes, *, ends: bool = True) -> ReportError:
     receiver, code = _ERROR.unpack_from(body)
-    return ReportError(receiver, code, body[_ERROR.size :].decode())
+    return ReportError(receiver, code, body[_ERROR.size :].decode(), ends)
 
 
 def _read_empty(kind: type[Close | KeepAlive]) -> Callable[[bytes], Frame]:
@@ -258,4 +279,11 @@ _READERS: dict[int, Callable[[bytes], Frame]] = {
     ReportError.TYPE: _read_error,
     Close.TYPE: _read_empty(Close),
     KeepAlive.TYPE: _read_empty(KeepAlive),
+}
+
+_FLAGGED_READERS: dict[tuple[int, int], Callable[[bytes], Frame]] = {
+    (RequestPartition.TYPE, _UNCREDITED_FLAG): partial(_read_request, credited=False),
+    (RequestPartition.TYPE, _PACKED_FLAG): partial(_read_request, packed=True),
+    (RequestPartition.TYPE, _UNCREDITED_FLAG | _PACKED_FLAG): partial(_read_request, credited=False, packed=True),
+    (ReportError.TYPE, _GOES_ON_FLAG): partial(_read_error, ends=False),
 }

@@ -1,11 +1,10 @@
 """The consumer's half of a connection: it requests, announces credit, and receives.
 
 One per connection, called by the pump on the network thread. Sans-IO: frames in by `on_*`, bytes out by
-`data_to_send`. What belongs to a channel above the wire (its buffers) hangs on the stream as its `target`, which is
-not looked at here.
+`data_to_send`. The channel above the wire, with its buffers, is the `target` of a stream; the session does not use it.
 
-Invariants: receivers are numbered upwards and never again; a stream's sequence numbers follow one another; every
-buffer received was promised before (`Book`); every pair of state and step is in `states.CONSUMER_STEPS` or an error.
+Invariants: receivers are numbered upwards, each once; a stream's sequence numbers follow one another; every received
+buffer was promised before (`Book`); every pair of state and step is in `states.CONSUMER_STEPS` or an error.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from headgate.errors import LocalProtocolError, RemoteProtocolError
 from headgate.wire.codec import CREDIT_FRAME, PLAIN_DATA, encode_frame
-from headgate.wire.credit import Book
+from headgate.wire.flow import Book
 from headgate.wire.frames import (
     ALIGNMENT,
     CONNECTION,
@@ -30,6 +29,7 @@ from headgate.wire.states import CONSUMER_STEPS, ConsumerState, ConsumerStep, st
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from headgate.buffer import Buffer
     from headgate.ids import PartitionId, SubpartitionIndex
     from headgate.wire.frames import AnnounceBacklog, ReportError
 
@@ -37,12 +37,13 @@ __all__ = ["Arrived", "ConsumerSession", "ConsumerStream"]
 
 T = TypeVar("T")
 
-Arrived = tuple[T, int, int, memoryview]
-"""A plain buffer that has come: the target of its stream, the backlog behind it, its skew, its bytes."""
+Arrived = tuple[T, int, int, memoryview, "Buffer | None"]
+"""A received buffer: the target of its stream, the backlog behind it, its skew, its bytes, and the buffer they are in
+if they were copied already."""
 
 _RECEIVING = ConsumerState.RECEIVING
 _SEQUENCE_MASK: Final = 0xFFFF_FFFF
-_PLAIN: Final = Data.TYPE  # and no flags
+_PLAIN: Final = Data.TYPE  # without flags
 _CREDIT: Final = AddCredit.TYPE
 _LENGTH_BYTES: Final = 4
 _HEAD_BYTES: Final = PLAIN_DATA.size
@@ -59,10 +60,13 @@ class ConsumerStream(Generic[T]):
     (<ConsumerState.RECEIVING: 1>, 2)
     """
 
-    __slots__ = ("attempt", "book", "expected", "partition", "receiver", "state", "target")
+    __slots__ = ("attempt", "book", "expected", "packed", "partition", "receiver", "state", "target")
 
-    def __init__(self, receiver: int, partition: PartitionId, credit: int | None, target: T) -> None:
+    def __init__(
+        self, receiver: int, partition: PartitionId, credit: int | None, target: T, *, packed: bool = False
+    ) -> None:
         self.receiver = receiver
+        self.packed = packed  # compressed data was requested
         self.partition = partition
         self.attempt = partition.attempt
         self.target = target
@@ -73,8 +77,22 @@ class ConsumerStream(Generic[T]):
     def __str__(self) -> str:
         return f"receiver {self.receiver} of partition {self.partition}"
 
+    def receive(self, sequence: int, *, credited: bool) -> None:
+        """Count a frame. `credited`: it is data of a channel with credit, and uses one that was promised.
+
+        Raises:
+            RemoteProtocolError: another sequence number is expected, or no credit was left. Nothing has changed.
+        """
+        if sequence != self.expected:
+            raise RemoteProtocolError(
+                f"{self}: buffer reordering: expected sequence number {self.expected}, received {sequence}"
+            )
+        if credited and self.book is not None:
+            self.book.receive()
+        self.expected = (sequence + 1) & _SEQUENCE_MASK
+
     def move(self, what: ConsumerStep, *, ours: bool) -> None:
-        """Take a step of the table."""
+        """Take a step of the table, or raise."""
         self.state = step(CONSUMER_STEPS, self.state, what, self, ours=ours)
 
 
@@ -101,39 +119,48 @@ number 1, received 7
 
     @property
     def idle(self) -> bool:
-        """Whether no channel is left, and nothing is owed to the peer."""
+        """True if there is no channel, and nothing to send."""
         return not self.streams and not self._to_send
 
     @property
     def has_work(self) -> bool:
-        """Whether there is something to send."""
+        """True if there is something to send."""
         return bool(self._to_send)
 
     def data_to_send(self) -> list[bytes]:
-        """What to send now, in order; each byte is returned once."""
+        """Return what to send, in order, each byte once."""
         sending, self._to_send = self._to_send, []
         return sending
 
-    # What this side does.
+    # Calls of this side.
 
     def request(
-        self, partition: PartitionId, subpartition: SubpartitionIndex, credit: int | None, target: T
+        self,
+        partition: PartitionId,
+        subpartition: SubpartitionIndex,
+        credit: int | None,
+        target: T,
+        *,
+        packed: bool = False,
     ) -> ConsumerStream[T]:
-        """Ask for a subpartition, with this much credit to begin with (None: without flow control of ours)."""
+        """Request a subpartition with this much credit at first; None: without flow control by credit.
+
+        With `packed`, data may be sent compressed.
+        """
         receiver = self._next_receiver
         if receiver >= CONNECTION:
             raise LocalProtocolError("a connection has run out of receiver numbers")
-        self._to_send.append(encode_frame(RequestPartition(receiver, partition, subpartition, credit)))
+        self._to_send.append(encode_frame(RequestPartition(receiver, partition, subpartition, credit, packed)))
         self._next_receiver += 1
-        self.streams[receiver] = stream = ConsumerStream(receiver, partition, credit, target)
+        self.streams[receiver] = stream = ConsumerStream(receiver, partition, credit, target, packed=packed)
         return stream
 
     def grant(self, stream: ConsumerStream[T], credit: int) -> None:
-        """Announce that more buffers were set aside."""
+        """Announce reserved buffers of one stream."""
         self.grant_all([(stream, credit)])
 
     def grant_all(self, grants: Iterable[tuple[ConsumerStream[T], int]]) -> None:
-        """As `grant`, for many streams; all in one piece."""
+        """Announce reserved buffers of many streams, in one piece of bytes."""
         frames: list[bytes] = []
         pack = CREDIT_FRAME.pack
         for stream, credit in grants:
@@ -148,20 +175,20 @@ number 1, received 7
             self._to_send.append(b"".join(frames))
 
     def send_task_event(self, stream: ConsumerStream[T], event: bytes) -> None:
-        """Send an event against the stream, to the task that produces."""
+        """Send an event against the stream, to the producing task."""
         stream.move(ConsumerStep.TASK_EVENT, ours=True)
         self._to_send.append(encode_frame(SendTaskEvent(stream.receiver, stream.partition.attempt, event)))
 
     def cancel(self, stream: ConsumerStream[T]) -> None:
-        """Say the last on a channel: everything is read, or nothing more is wanted."""
+        """Send the last frame of a channel: it has read the end, or is released."""
         stream.move(ConsumerStep.CANCEL, ours=True)
         self._to_send.append(encode_frame(CancelRequest(stream.receiver, stream.partition.attempt)))
         self._forget_if_gone(stream)
 
-    # What the peer does.
+    # Frames of the peer.
 
     def on_data(self, frame: Data) -> ConsumerStream[T]:
-        """The head of a buffer or event. If the stream is cancelled or gone, its payload is to be dropped.
+        """Return the stream of a buffer or event that no run has taken. If it has ended, the payload is dropped.
 
         Raises:
             RemoteProtocolError: it has no receiver, no credit, or not the next sequence number.
@@ -169,17 +196,11 @@ number 1, received 7
         stream = self.streams.get(frame.receiver)
         if stream is None:
             raise self._unknown(frame.receiver, "data")
-        if frame.sequence != stream.expected:
-            raise RemoteProtocolError(
-                f"{stream}: buffer reordering: expected sequence number {stream.expected}, received {frame.sequence}"
-            )
         if frame.last and not frame.event:
             raise RemoteProtocolError(f"{stream}: data that claims to be the end")
-        if frame.compressed:
+        if frame.compressed and (frame.event or not stream.packed):
             raise RemoteProtocolError(f"{stream}: compressed data, which was not asked for")
-        stream.expected = (frame.sequence + 1) & _SEQUENCE_MASK
-        if not frame.event and stream.book is not None:
-            stream.book.receive()
+        stream.receive(frame.sequence, credited=not frame.event)
         if frame.last:
             stream.move(ConsumerStep.LAST, ours=False)
             self._forget_if_gone(stream)
@@ -188,10 +209,10 @@ number 1, received 7
         return stream
 
     def on_data_run(self, data: memoryview, position: int, max_bytes: int) -> tuple[list[Arrived[T]], int, int]:
-        """As `on_data`, for all plain frames in `data` from `position` on; where they end, and what the last lacks.
+        """Count the plain `Data` frames in `data` from `position` on. Return them, where they end, and what is missing.
 
-        The run ends before the first that is anything else: with flags, too long for a segment of `max_bytes`, not what
-        its stream expects, or without credit. Of the last the end may be missing, but not its head.
+        The run ends before the first frame that is anything else: with flags, too long for a segment of `max_bytes`,
+        not the expected one, or without credit. The end of the last payload may be missing: so many bytes.
         """
         run: list[Arrived[T]] = []
         streams, unpack, end = self.streams, PLAIN_DATA.unpack_from, len(data)
@@ -203,24 +224,23 @@ number 1, received 7
             if (
                 kind != _PLAIN
                 or stream is None
-                or stream.expected != sequence
+                or stream.book is None
                 or stream.state is not _RECEIVING
                 or not 0 <= stop - start <= max_bytes - skew
                 or skew >= ALIGNMENT
                 or backlog > MAX_BACKLOG
             ):
                 break
-            book = stream.book
-            if book is None or book.received >= book.promised:
-                break
-            book.received += 1
-            stream.expected = (sequence + 1) & _SEQUENCE_MASK
-            run.append((stream.target, backlog, skew, data[start:stop]))
+            try:
+                stream.receive(sequence, credited=True)
+            except RemoteProtocolError:
+                break  # the decoder reads the frame again, and `on_data` raises after the run is delivered
+            run.append((stream.target, backlog, skew, data[start:stop], None))
             position = stop
         return (run, position, 0) if position <= end else (run, end, position - end)
 
     def on_backlog(self, frame: AnnounceBacklog) -> ConsumerStream[T]:
-        """The producer has buffers waiting and no credit."""
+        """Return the stream that announces a backlog."""
         stream = self.streams.get(frame.receiver)
         if stream is None:
             raise self._unknown(frame.receiver, "a backlog")
@@ -230,13 +250,23 @@ number 1, received 7
         return stream
 
     def on_error(self, frame: ReportError) -> ConsumerStream[T]:
-        """The producer's direction has failed, or answers a cancellation."""
+        """Return the stream that failed at its producer, or whose cancellation is answered."""
         stream = self.streams.get(frame.receiver)
         if stream is None:
             raise self._unknown(frame.receiver, "an error")
         stream.move(ConsumerStep.ERROR, ours=False)
         self._forget_if_gone(stream)
         return stream
+
+    def on_refused_event(self, frame: ReportError) -> ConsumerStream[T] | None:
+        """Return the stream of a task event that had no receiver; None if the stream has ended.
+
+        Raises:
+            RemoteProtocolError: there was never such a stream.
+        """
+        if frame.receiver >= self._next_receiver:
+            raise self._unknown(frame.receiver, "the answer to a task event")
+        return self.streams.get(frame.receiver)
 
     def _forget_if_gone(self, stream: ConsumerStream[T]) -> None:
         if stream.state is ConsumerState.GONE:

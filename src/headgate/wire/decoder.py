@@ -1,8 +1,8 @@
-"""Bytes to frames, however the network cut them.
+"""From bytes to frames, wherever the network cuts them.
 
-One decoder per connection and direction, fed by whoever reads the socket. Small frames come out whole; a `Data` frame
-comes out as soon as its head is there, and its payload after it in the pieces it arrived in: views of what was fed,
-copied by nobody but the one who puts them into a buffer.
+One decoder per connection and direction, fed by the thread that reads the socket. Small frames are yielded whole; a
+`Data` frame is yielded as soon as its head is complete, and its payload after it in the pieces in which it was fed:
+views, copied only by the code that puts them into a buffer.
 
 Invariants: a frame's size is checked from its first four bytes, before anything is kept for it; at most one small frame
 is kept between calls; after an error every call raises it again.
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 __all__ = ["MAX_CONTROL_BYTES", "Decoder", "Payload", "Run"]
 
 MAX_CONTROL_BYTES: Final = 8 * 1024
-"""Most bytes of a frame that is not `Data`."""
+"""The greatest size of a frame that is not `Data`."""
 
 _LENGTH_BYTES = 4
 _PREFIX_BYTES = PREFIX.size
 
 
 Run = Callable[[memoryview, int], tuple[int, int]]
-"""Takes the frames of one kind that lie in what was fed, from a place on; where it stopped, perhaps there.
+"""Handles a run of frames of one type: called with the bytes and a position, returns where it stopped and a count.
 
-Under load nearly all frames are data or credit that came whole: they cost least if one loop reads, checks and counts
-them. Of the last it may have begun the payload: then it says how much of that is missing, and stops at the end. What a
-run leaves, the decoder takes apart itself.
+Under load nearly all frames are whole data or credit frames: one loop that reads, checks and counts them is cheapest. A
+run may stop where it began: the decoder then reads the next frame itself. The last payload of a run may be incomplete:
+the run then returns the end of the bytes, and how many bytes of the payload are missing.
 """
 
 
@@ -73,30 +73,31 @@ class Decoder:
         self._runs = {} if runs is None else runs  # by the type of their frames
         self._max_payload_bytes = max_payload_bytes
         self._max_bytes = max(2 + data_head_bytes(0xFF) + max_payload_bytes, MAX_CONTROL_BYTES)
-        self._head = bytearray()  # of a frame that is not complete: all of a small one, or the head of `Data`
+        self._head = bytearray()  # of an incomplete frame: all of a small one, or the head of `Data`
         self._payload_left = 0
         self._owes_empty = False  # a payload of no bytes has not been yielded yet
         self._error: str | None = None
         self.position = 0
-        """How many of the bytes fed last are behind what was yielded last: who stops there feeds the rest later."""
+        """The number of bytes of the latest call up to the end of the latest frame: a caller that stops there feeds the
+        rest later."""
 
     @property
     def idle(self) -> bool:
-        """Whether the stream stands between two frames: the only place where it may end."""
+        """True if the stream is between two frames: the only place where it may end."""
         return not self._head and not self._payload_left and not self._owes_empty
 
     def feed(self, data: memoryview) -> Iterator[Frame | Payload]:
-        """The frames, and pieces of payloads, that these bytes complete.
+        """Yield the frames, and pieces of payloads, that these bytes complete.
 
-        Consume it all before the next call, or stop and begin that call at `position`.
+        The caller consumes all of them before the next call, or stops and begins that call at `position`.
 
         Raises:
-            RemoteProtocolError: the bytes are not frames; the same again from then on.
+            RemoteProtocolError: the bytes are not frames; every further call raises the same.
         """
         if self._error is not None:
             raise RemoteProtocolError(self._error)
         position, end, head = 0, len(data), self._head
-        if self._owes_empty:  # who was fed stopped at the head
+        if self._owes_empty:  # the caller has stopped at the head
             self._owes_empty = False
             yield Payload(data[:0], True)
         try:
@@ -132,11 +133,11 @@ class Decoder:
                     self._owes_empty = False
                     yield Payload(data[:0], True)
         except RemoteProtocolError as error:
-            self._error = str(error)  # not the error: its traceback would keep what was fed
+            self._error = str(error)  # not the error: its traceback would keep the bytes
             raise
 
     def _needed(self) -> int:
-        """How long the head must be to go on, by what is known of it: length, prefix, then all before a payload."""
+        """Return how long the head must be for the next step: length, prefix, then everything before a payload."""
         head = self._head
         if len(head) < _LENGTH_BYTES:
             return _LENGTH_BYTES

@@ -1,10 +1,10 @@
-"""Every message between two workers, one frozen type each; `codec` says how their bytes look.
+"""Every message between two workers, one frozen type each; `codec` has their bytes.
 
-`Data` is the one frame that ends in a payload of any size. The payload is not part of the type: `decoder` hands it on
-in pieces, straight to where it belongs.
+`Data` is the one frame that ends in a payload of any size. The payload is not part of the type: `decoder` yields it in
+pieces, which are copied once, into the receiver's segment.
 
-Invariant: a frame that exists is valid, so writing one cannot fail. The exceptions are `Data` and `AddCredit`, of which
-there may be one for every buffer: the codec checks what it writes and what it reads.
+Invariant: a frame object is valid, so writing one cannot fail. The exceptions are `Data` and `AddCredit`, of which
+there may be one for every buffer: the codec checks them when it writes and when it reads.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import ClassVar, Final, TypeAlias
 import msgspec
 
 from headgate.errors import LocalProtocolError
-from headgate.ids import AttemptId, PartitionId, SubpartitionIndex  # noqa: TC001 - msgspec asks for them at run time
+from headgate.ids import AttemptId, PartitionId, SubpartitionIndex  # noqa: TC001 - msgspec needs them at run time
 from headgate.record.element import MAX_TASK_EVENT_BYTES
 
 __all__ = [
@@ -39,13 +39,13 @@ CONNECTION: Final = 0xFFFF_FFFF
 """The receiver of an error that concerns the whole connection."""
 
 MAX_CREDIT: Final = 1 << 17
-"""Most credit one channel may have at a time: above any gate's buffers, far below an overflow."""
+"""The greatest credit of one channel at a time: above any gate's buffers, far below an overflow."""
 
 MAX_BACKLOG: Final = 1 << 20
-"""Most buffers that a producer may say it has waiting for one channel."""
+"""The greatest backlog that a producer may announce for one channel."""
 
 ALIGNMENT: Final = 64
-"""Payloads keep their place in a buffer modulo this, so that what was aligned stays aligned."""
+"""Payloads keep their offset in a buffer modulo this, so that aligned records stay aligned."""
 
 MAX_ERROR_TEXT_BYTES: Final = 1024
 _MAX_JOB_BYTES: Final = 255
@@ -53,16 +53,16 @@ _U32: Final = 0xFFFF_FFFF
 
 
 class _Frame(msgspec.Struct, frozen=True):
-    """What all frames share."""
+    """The base of all frames."""
 
     TYPE: ClassVar[int] = 0
 
 
 class RequestPartition(_Frame, frozen=True):
-    """Consumer to producer: send me a subpartition, as `receiver`, against this much credit to begin with.
+    """Consumer to producer: send a subpartition to `receiver`, with this much credit at first.
 
-    Without credit (None) the producer sends whatever the connection takes. Receivers are numbered upwards; a connection
-    never sees a number twice.
+    Without credit (None) the producer sends as much as the connection takes. With `compressed`, buffers that are stored
+    compressed may be sent compressed. Receivers are numbered upwards; a connection uses no number twice.
 
     >>> from headgate.ids import JobId
     >>> partition = PartitionId(JobId("etl"), AttemptId(1), vertex=3, output=0, subtask=7)
@@ -76,6 +76,7 @@ class RequestPartition(_Frame, frozen=True):
     partition: PartitionId
     subpartition: SubpartitionIndex
     credit: int | None
+    compressed: bool = False
 
     def __post_init__(self) -> None:
         which = self.partition
@@ -86,7 +87,7 @@ class RequestPartition(_Frame, frozen=True):
 
 
 class AddCredit(_Frame, frozen=True):
-    """Consumer to producer: so many more buffers are set aside for `receiver`.
+    """Consumer to producer: so many more buffers are reserved for `receiver`.
 
     >>> AddCredit(receiver=5, attempt=AttemptId(1), credit=3).credit
     3
@@ -100,7 +101,7 @@ class AddCredit(_Frame, frozen=True):
 
 
 class CancelRequest(_Frame, frozen=True):
-    """Consumer to producer: `receiver` wants no more, or has read the end. The last frame for it in this direction.
+    """Consumer to producer: `receiver` was released, or has read the end. Its last frame in this direction.
 
     >>> CancelRequest(receiver=5, attempt=AttemptId(1)).attempt
     1
@@ -116,7 +117,7 @@ class CancelRequest(_Frame, frozen=True):
 
 
 class SendTaskEvent(_Frame, frozen=True):
-    """Consumer to producer, against the stream: an event for the task that writes what `receiver` reads.
+    """Consumer to producer, against the stream: an event for the producing task of `receiver`.
 
     >>> SendTaskEvent(receiver=5, attempt=AttemptId(1), event=b"...").event
     b'...'
@@ -148,9 +149,10 @@ class Data(_Frame, frozen=True):
     size: int
     skew: int = 0  # where the payload began in its buffer, modulo ALIGNMENT
     event: bool = False
-    compressed: bool = False
+    compressed: int = 0  # the number of the codec; 0: uncompressed
     last: bool = False  # nothing follows on this channel
-    checksum: int | None = None  # CRC-32C of the payload, if the producer sends it
+    checksum: int | None = None  # CRC-32C of the payload, if checksums are on
+    unpacked: int = 0  # of a compressed payload: its decompressed size
 
 
 class AnnounceBacklog(_Frame, frozen=True):
@@ -171,7 +173,9 @@ class AnnounceBacklog(_Frame, frozen=True):
 
 
 class ReportError(_Frame, frozen=True):
-    """Either way: a channel, or with `CONNECTION` the whole connection, has failed. A code and a short text, no object.
+    """Both directions: a channel, or with `CONNECTION` the whole connection, has failed. A code and a short text.
+
+    With `ends=False`, producer to consumer: a task event has no receiver; the channel continues.
 
     >>> ReportError(receiver=CONNECTION, code=4, text="unknown frame type 0x99").code
     4
@@ -182,29 +186,23 @@ class ReportError(_Frame, frozen=True):
     receiver: int
     code: int
     text: str
+    ends: bool = True
 
     def __post_init__(self) -> None:
         _check_u32(self.receiver)
         _check(0 <= self.code <= 0xFFFF, f"an error code of {self.code}")
         _check_text(self.text, MAX_ERROR_TEXT_BYTES, "an error text")
+        _check(self.ends or self.receiver != CONNECTION, "an error of the connection after which it goes on")
 
 
 class Close(_Frame, frozen=True):
-    """Either way: nothing more will be sent; the connection may be closed.
-
-    >>> Close()
-    Close()
-    """
+    """Both directions: nothing more will be sent; the connection may be closed."""
 
     TYPE: ClassVar[int] = 0x31
 
 
 class KeepAlive(_Frame, frozen=True):
-    """Either way: still here. Sent when there was nothing else to send for a while.
-
-    >>> KeepAlive()
-    KeepAlive()
-    """
+    """Both directions: sent when there was nothing else to send for a while."""
 
     TYPE: ClassVar[int] = 0x32
 
@@ -224,7 +222,7 @@ Frame: TypeAlias = (
 
 
 def _check(holds: bool, what: str) -> None:
-    """Frames are checked when they are made: what we make wrong is our bug, what a peer sends wrong is its error."""
+    """Raise unless a new frame is valid. The codec turns the error into a RemoteProtocolError if a peer sent it."""
     if not holds:
         raise LocalProtocolError(what)
 

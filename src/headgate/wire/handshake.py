@@ -1,4 +1,4 @@
-"""Mutual proof before any other byte is looked at.
+"""The handshake: both sides prove that they know the job's secret before any other byte is decoded.
 
     client                                    server
     HELLO(versions, worker, lane, nonce)  ->
@@ -6,13 +6,14 @@
     PROOF(mac of all so far)              ->
                                           <-  ACCEPT(mac of all so far), or DUPLICATE(mac)
 
-Both know the job's secret. Each mac is HMAC-SHA256 over every byte said before it, under a key derived from the secret
-for one role, one job and one attempt: a proof cannot be reflected, replayed, or carried over to another job or attempt.
-The client proves first, so a stranger learns nothing but the version. Two workers have a connection per lane, and
-which one this is the client says. Sans-IO: bytes in, bytes out; nonces and the time limit are the caller's.
+Each mac is HMAC-SHA256 over every byte sent before it, both ways, under a key derived from the secret for one role, one
+job and one attempt: a proof cannot be reflected, replayed, or used for another job or attempt. The client proves first,
+so a stranger learns nothing but the version. Two workers that exchange data without credit have several connections,
+numbered by `lane` (`net.peers`); the client sends the number. Sans-IO: bytes in, bytes out; the caller provides nonces
+and the time limit.
 
-Invariants: a frame here has a fixed size of at most 128 bytes; whatever goes wrong is the same AuthError, except that
-two peers without a common version are told so; only a finished handshake makes an `AuthenticatedPeer`.
+Invariants: a handshake frame has a fixed size of at most 128 bytes; every failure is the same AuthError, except that
+two peers without a common version learn that; only a finished handshake makes an `AuthenticatedPeer`.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ __all__ = [
 ]
 
 VERSIONS: Final = (1, 1)
-"""The oldest and the newest version of the protocol that this one speaks."""
+"""The oldest and the newest version of the protocol that this code supports."""
 
 NONCE_BYTES: Final = 32
 SECRET_BYTES: Final = 32
@@ -77,7 +78,7 @@ assert max(_SIZES.values()) + PREFIX.size <= MAX_HANDSHAKE_BYTES, "handshake fra
 
 
 class _State(Enum):
-    """What a side waits for."""
+    """The frame that a side expects next."""
 
     HELLO = _HELLO
     CHALLENGE = _CHALLENGE
@@ -91,11 +92,7 @@ _OVER = (_State.DONE, _State.FAILED)
 
 
 class Handshake(ABC):
-    """What both sides share: the keys, what was said so far, and how bytes become frames.
-
-    >>> issubclass(ClientHandshake, Handshake)
-    True
-    """
+    """The part of both sides: the keys, the transcript, and decoding."""
 
     _first: _State
 
@@ -107,92 +104,97 @@ class Handshake(ABC):
         self._worker = worker
         self._nonce = nonce
         self._state = self._first
-        self._said = b""  # every byte of the frames so far, both ways
-        self._arrived = bytearray()
+        self._transcript = b""  # every byte of the frames so far, both ways
+        self._received = bytearray()
         self._to_send = b""
         self.version = 0
         """The version agreed on."""
         self.peer_worker = -1
-        """The number of the worker at the other end, once it has proved itself."""
+        """The number of the peer's worker, once it has proved itself."""
         self.lane = 0
-        """Which of the connections between the two this is, once the client has proved itself."""
+        """The number of this connection among those of the two workers, once the client has proved itself."""
         self.peer: AuthenticatedPeer | None = None
-        """Who the other end is, once it has proved itself."""
+        """The peer, once it has proved itself."""
         self.duplicate = False
-        """Both have proved themselves, but the server has a connection of its own to the client: use that one."""
+        """True if both have proved themselves, but the server's own connection to the client is used instead."""
 
     @property
     def done(self) -> bool:
-        """Whether both sides have proved themselves."""
+        """True once both sides have proved themselves."""
         return self._state is _State.DONE
 
+    @property
+    def challenged(self) -> bool:
+        """True once the server's challenge was sent, or received."""
+        return self.version > 0
+
     def data_to_send(self) -> bytes:
-        """What to send now; each byte is returned once. Also after an error: the peer may be owed a reason."""
+        """Return the bytes to send, each once. Also after an error: they may contain its reason."""
         data, self._to_send = self._to_send, b""
         return data
 
     def receive(self, data: bytes | memoryview) -> bytes:
-        """Take bytes from the peer; what is returned lies behind the handshake and belongs to the frames after it.
+        """Receive bytes from the peer. Return those behind the handshake, which belong to the frames after it.
 
         Raises:
-            AuthError: the peer is not who it should be. Always the same text.
-            RemoteProtocolError: there is no version that both speak.
+            AuthError: the peer did not prove itself. Always the same text.
+            RemoteProtocolError: the two sides have no version in common.
         """
         if self._state is _State.FAILED:
             raise _refusal()
-        self._arrived += data
+        self._received += data
         try:
             while self._state not in _OVER and (frame := self._next_frame()) is not None:
                 self._on_frame(frame)
         except (AuthError, RemoteProtocolError):
             self._state = _State.FAILED
-            self._arrived.clear()
+            self._received.clear()
             raise
         if self._state is not _State.DONE:
             return b""
-        rest = bytes(self._arrived)
-        self._arrived.clear()
+        rest = bytes(self._received)
+        self._received.clear()
         return rest
 
     def _next_frame(self) -> bytes | None:
-        """One whole frame; anything that cannot become one is refused at its first wrong byte."""
-        arrived = self._arrived
+        """Return the next whole frame, or None. Bytes that cannot become one are refused at the first wrong byte."""
+        received = self._received
         expected = self._state.value
         others = {_State.CHALLENGE: (_NO_VERSION,), _State.ACCEPT: (_DUPLICATE,)}
         allowed = (expected, *others.get(self._state, ()))
         heads = [PREFIX.pack(2 + _SIZES[kind], kind, 0) for kind in allowed]
-        if not any(head.startswith(arrived[: PREFIX.size]) for head in heads):
+        if not any(head.startswith(received[: PREFIX.size]) for head in heads):
             raise _refusal()
-        if len(arrived) < PREFIX.size:
+        if len(received) < PREFIX.size:
             return None
-        size = PREFIX.size + _SIZES[arrived[4]]
-        if len(arrived) < size:
+        size = PREFIX.size + _SIZES[received[4]]
+        if len(received) < size:
             return None
-        frame = bytes(arrived[:size])
-        del arrived[:size]
+        frame = bytes(received[:size])
+        del received[:size]
         return frame
 
     @abstractmethod
     def _on_frame(self, frame: bytes) -> None: ...
 
-    def _say(self, kind: int, body: bytes) -> None:
+    def _send(self, kind: int, body: bytes) -> None:
         frame = PREFIX.pack(2 + len(body), kind, 0) + body
-        self._said += frame
+        self._transcript += frame
         self._to_send += frame
 
     def _prove(self, key: bytes, also: bytes = b"") -> bytes:
         mac = HMAC(key, SHA256())
-        mac.update(self._said + also)
+        mac.update(self._transcript + also)
         return mac.finalize()
 
     def _verify(self, key: bytes, frame: bytes, also: bytes = b"") -> None:
         mac = HMAC(key, SHA256())
-        mac.update(self._said + also)
+        mac.update(self._transcript + also)
         try:
             mac.verify(frame[PREFIX.size :])  # in constant time
         except InvalidSignature:
             raise _refusal() from None
-        self._said += frame
+        self._transcript += frame
 
     def _finish(self) -> None:
         self._state = _State.DONE
@@ -200,7 +202,7 @@ class Handshake(ABC):
 
 
 class ClientHandshake(Handshake):
-    """The side that connects; it speaks first, and proves first.
+    """The side that connects; it sends first, and proves first.
 
     >>> from headgate.ids import AttemptId, JobId
     >>> job = (bytes(32), JobId("etl"), AttemptId(1))
@@ -221,7 +223,7 @@ class ClientHandshake(Handshake):
         if not 0 <= lane < MAX_LANES:
             raise LocalProtocolError(f"two workers have lanes 0 to {MAX_LANES - 1}, not {lane}")
         self.lane = lane
-        self._say(_HELLO, _HELLO_BODY.pack(_MAGIC, *VERSIONS, worker, lane, nonce))
+        self._send(_HELLO, _HELLO_BODY.pack(_MAGIC, *VERSIONS, worker, lane, nonce))
 
     def _on_frame(self, frame: bytes) -> None:
         body = frame[PREFIX.size :]
@@ -232,8 +234,8 @@ class ClientHandshake(Handshake):
             if not VERSIONS[0] <= version <= VERSIONS[1]:
                 raise _refusal()
             self.version = version
-            self._said += frame
-            self._say(_PROOF, self._prove(self._client_key))
+            self._transcript += frame
+            self._send(_PROOF, self._prove(self._client_key))
             self._state = _State.ACCEPT
         elif frame[4] == _DUPLICATE:
             self._verify(self._server_key, frame, also=_NOT_NEEDED)
@@ -244,7 +246,9 @@ class ClientHandshake(Handshake):
 
 
 class ServerHandshake(Handshake):
-    """The side that was connected to; see `ClientHandshake`. It refuses lanes that are not below `lanes`.
+    """The side that accepts the connection; see `ClientHandshake`. It refuses a `lane` of `lanes` or more.
+
+    `connected` returns True if a worker's connection is not needed: this side has a better one to it in that lane.
 
     >>> from headgate.ids import AttemptId, JobId
     >>> server = ServerHandshake(bytes(32), JobId("etl"), AttemptId(1), worker=1, nonce=bytes(32))
@@ -268,7 +272,6 @@ class ServerHandshake(Handshake):
     ) -> None:
         super().__init__(secret, job, attempt, worker=worker, nonce=nonce)
         self._lanes = lanes
-        # Whether there is a better connection to a worker, in a lane: then this one is not needed.
         self._connected = connected
 
     def _on_frame(self, frame: bytes) -> None:
@@ -278,20 +281,20 @@ class ServerHandshake(Handshake):
                 raise _refusal()
             self.version = min(newest, VERSIONS[1])
             if self.version < max(oldest, VERSIONS[0]):
-                self._say(_NO_VERSION, _NO_VERSION_BODY.pack(*VERSIONS))
+                self._send(_NO_VERSION, _NO_VERSION_BODY.pack(*VERSIONS))
                 raise _no_common_version(oldest, newest)
             if self.lane >= self._lanes:
                 raise _refusal()
-            self._said += frame
-            self._say(_CHALLENGE, _CHALLENGE_BODY.pack(self.version, self._worker, self._nonce))
+            self._transcript += frame
+            self._send(_CHALLENGE, _CHALLENGE_BODY.pack(self.version, self._worker, self._nonce))
             self._state = _State.PROOF
         else:
             self._verify(self._client_key, frame)
             if self._connected is not None and self._connected(self.peer_worker, self.lane):
-                self._say(_DUPLICATE, self._prove(self._server_key, also=_NOT_NEEDED))
+                self._send(_DUPLICATE, self._prove(self._server_key, also=_NOT_NEEDED))
                 self.duplicate, self._state = True, _State.FAILED
                 return
-            self._say(_ACCEPT, self._prove(self._server_key))
+            self._send(_ACCEPT, self._prove(self._server_key))
             self._finish()
 
 

@@ -1,18 +1,18 @@
-"""Every state of a channel and of a connection on the wire, and what may happen in each: tables, nothing else.
+"""Every state of a channel and of a connection on the wire, and the steps of each: tables, nothing else.
 
-A channel between two workers has two directions, and each is ended by a last frame of its own. The producer ends its
-direction with its last `Data` (the flag says so) or with a `ReportError`; the consumer ends its own with
-`CancelRequest`, whether it has read everything or wants no more. Credit, events and data that cross such an end on the
-way are no mistake. When both have ended, both sides forget the channel: whatever comes for it after that, or for one
-that never was, is the peer's mistake and costs it the connection.
+A channel between two workers has two directions, and each ends with a last frame of its own. The producer ends its
+direction with its last `Data` (a flag marks it) or with a `ReportError`; the consumer ends its direction with
+`CancelRequest`, after the end or before it. Credit, events and data that cross such a frame on the way are legal. When
+both directions have ended, both sides delete the channel. A frame for a channel that is deleted or was never requested
+is the peer's error and ends the connection.
 
-A consumer that cancels in the middle is answered with `ReportError(Cancelled)`, so that the producer's direction has
-its last frame then, too: the consumer knows how long to drop what is still on its way.
+The producer answers a consumer that cancels before the end with `ReportError(Cancelled)`: so the producer's direction
+has a last frame too, and the consumer knows until when to drop data.
 
-A connection is ended by both, each with `Close`, when it has no more use for it. Who has said `Close` requests nothing
-more, but serves what was requested of it; a new use makes a new connection.
+Each side of a connection sends `Close` when it has no more use for it. After `Close` a side requests nothing more, but
+serves what was requested of it; a new request makes a new connection.
 
-What is not in a table is an error: `RemoteProtocolError` if the peer did it, `LocalProtocolError` if we did.
+A step that is not in a table is an error: `RemoteProtocolError` if the peer took it, else `LocalProtocolError`.
 """
 
 from __future__ import annotations
@@ -40,28 +40,24 @@ __all__ = [
 
 
 class ProducerState(Enum):
-    """A channel as its producer sees it.
+    """The state of a channel at its producer.
 
     >>> PRODUCER_STEPS[ProducerState.SENDING, ProducerStep.CREDIT]
     <ProducerState.SENDING: 1>
     """
 
     SENDING = auto()
-    ENDED = auto()  # said its last; the consumer has not yet
+    ENDED = auto()  # has sent its last frame; the consumer has not
     GONE = auto()
 
 
 class ProducerStep(Enum):
-    """What happens to a channel at its producer.
+    """A frame of a channel, as its producer sends or receives it."""
 
-    >>> (ProducerState.GONE, ProducerStep.CREDIT) in PRODUCER_STEPS
-    False
-    """
-
-    DATA = auto()  # ours, as are the next two
+    DATA = auto()  # sent, as the next two
     LAST = auto()
     ERROR = auto()
-    CREDIT = auto()  # the peer's, as are the next two
+    CREDIT = auto()  # received, as the next two
     TASK_EVENT = auto()
     CANCEL = auto()
 
@@ -72,38 +68,34 @@ PRODUCER_STEPS: Final[Mapping[tuple[ProducerState, ProducerStep], ProducerState]
     (ProducerState.SENDING, ProducerStep.ERROR): ProducerState.ENDED,
     (ProducerState.SENDING, ProducerStep.CREDIT): ProducerState.SENDING,
     (ProducerState.SENDING, ProducerStep.TASK_EVENT): ProducerState.SENDING,
-    (ProducerState.SENDING, ProducerStep.CANCEL): ProducerState.GONE,  # and is answered
-    (ProducerState.ENDED, ProducerStep.CREDIT): ProducerState.ENDED,  # crossed our last
+    (ProducerState.SENDING, ProducerStep.CANCEL): ProducerState.GONE,  # and answered
+    (ProducerState.ENDED, ProducerStep.CREDIT): ProducerState.ENDED,  # it has crossed the last frame
     (ProducerState.ENDED, ProducerStep.TASK_EVENT): ProducerState.ENDED,
     (ProducerState.ENDED, ProducerStep.CANCEL): ProducerState.GONE,
 }
-"""Where each step leads; what is not here is an error."""
+"""The state after each step; a step that is missing is an error."""
 
 
 class ConsumerState(Enum):
-    """A channel as its consumer sees it.
+    """The state of a channel at its consumer.
 
     >>> CONSUMER_STEPS[ConsumerState.RECEIVING, ConsumerStep.LAST]
     <ConsumerState.ENDED: 2>
     """
 
     RECEIVING = auto()
-    ENDED = auto()  # the producer has said its last; we have not yet
-    CANCELLED = auto()  # we have said our last; what still comes is dropped
+    ENDED = auto()  # the producer has sent its last frame; the consumer has not
+    CANCELLED = auto()  # the consumer has sent its last frame; data that still arrives is dropped
     GONE = auto()
 
 
 class ConsumerStep(Enum):
-    """What happens to a channel at its consumer.
+    """A frame of a channel, as its consumer sends or receives it."""
 
-    >>> (ConsumerState.ENDED, ConsumerStep.DATA) in CONSUMER_STEPS
-    False
-    """
-
-    CREDIT = auto()  # ours, as are the next two
+    CREDIT = auto()  # sent, as the next two
     TASK_EVENT = auto()
     CANCEL = auto()
-    DATA = auto()  # the peer's, as are the next three
+    DATA = auto()  # received, as the next three
     BACKLOG = auto()
     LAST = auto()
     ERROR = auto()
@@ -124,30 +116,22 @@ CONSUMER_STEPS: Final[Mapping[tuple[ConsumerState, ConsumerStep], ConsumerState]
     (ConsumerState.CANCELLED, ConsumerStep.LAST): ConsumerState.GONE,
     (ConsumerState.CANCELLED, ConsumerStep.ERROR): ConsumerState.GONE,
 }
-"""Where each step leads; what is not here is an error."""
+"""The state after each step; a step that is missing is an error."""
 
 
 class ConnectionState(Enum):
-    """A connection, from its first byte to its last.
+    """The state of a connection, from its first byte to its last."""
 
-    >>> CONNECTION_STEPS[ConnectionState.PROVING, ConnectionStep.PROVED]
-    <ConnectionState.OPEN: 2>
-    """
-
-    PROVING = auto()  # the handshake is under way
+    PROVING = auto()  # during the handshake
     OPEN = auto()
-    WE_CLOSED = auto()  # we have said `Close`, the peer has not
+    WE_CLOSED = auto()  # this side has sent `Close`, the peer has not
     THEY_CLOSED = auto()
     CLOSED = auto()  # both have; the stream ends
     LOST = auto()
 
 
 class ConnectionStep(Enum):
-    """What happens to a connection.
-
-    >>> (ConnectionState.LOST, ConnectionStep.PROVED) in CONNECTION_STEPS
-    False
-    """
+    """A step of a connection."""
 
     PROVED = auto()
     WE_CLOSE = auto()
@@ -167,18 +151,18 @@ CONNECTION_STEPS: Final[Mapping[tuple[ConnectionState, ConnectionStep], Connecti
         if state is not ConnectionState.LOST
     },
 }
-"""Where each step leads; what is not here is an error."""
+"""The state after each step; a step that is missing is an error."""
 
 _State = TypeVar("_State", bound=Enum)
 _Step = TypeVar("_Step", bound=Enum)
 
 
 def step(
-    steps: Mapping[tuple[_State, _Step], _State], state: _State, what: _Step, who: object, *, ours: bool
+    steps: Mapping[tuple[_State, _Step], _State], state: _State, what: _Step, subject: object, *, ours: bool
 ) -> _State:
-    """The state after a step.
+    """Return the state after a step.
 
-    `who` is the channel or connection as error texts name it; `ours` says whose mistake a wrong step is.
+    `subject` is the channel or connection as error texts name it; `ours`: this side takes the step, not the peer.
 
     >>> step(CONSUMER_STEPS, ConsumerState.ENDED, ConsumerStep.DATA, "receiver 3", ours=False)
     Traceback (most recent call last):
@@ -187,7 +171,7 @@ def step(
     after = steps.get((state, what))
     if after is None:
         kind: type[HeadgateError] = LocalProtocolError if ours else RemoteProtocolError
-        raise kind(f"{who}: {_words(what)} while it is {_words(state)}")
+        raise kind(f"{subject}: {_words(what)} while it is {_words(state)}")
     return after
 
 

@@ -1,4 +1,4 @@
-"""What stands on both sides of a producer's session: where its buffers come from, and what it gives to whoever sends.
+"""The two sides of a producer's session: the supply of its buffers, and the bytes it returns.
 
 Protocols and plain data; everything is called under the exchange lock.
 """
@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from headgate.buffer import BufferQueue
+
 if TYPE_CHECKING:
     from headgate.buffer import BufferSlice
-    from headgate.sync import Wake
 
-__all__ = ["Outgoing", "Supply", "WakeLocked"]
+__all__ = ["Outgoing", "Supply"]
 
 
 class Outgoing(NamedTuple):
-    """Bytes to send, in order, and for each piece what to release when it is sent.
+    """Bytes to send, in order, and for each piece the slice to release when it is sent.
 
-    Two lists, not pairs: so all pieces of a batch go through the outbox and to the kernel without a loop over them.
+    Two lists, not pairs: so a batch of pieces reaches the outbox and the kernel without a loop in Python.
 
     >>> Outgoing([b"to be"], [None]).pieces
     [b'to be']
@@ -27,42 +28,24 @@ class Outgoing(NamedTuple):
     owners: list[BufferSlice | None]
 
 
-class WakeLocked(Protocol):
-    """Called when there is something to send: at once, or when there is more."""
-
-    def __call__(self, *, urgent: bool) -> Wake:
-        """Let whoever sends come."""
-        ...
-
-
-class Supply(Protocol):
-    """Where a stream's buffers come from: a subpartition. Everything under the exchange lock."""
-
-    @property
-    def backlog(self) -> int:
-        """Data buffers waiting."""
-        ...
-
-    @property
-    def announced(self) -> bool:
-        """Whether there is something to poll, so that `available_locked` will not be called."""
-        ...
+class Supply(BufferQueue, Protocol):
+    """The subpartition that a stream polls: a queue of buffers, and what flow control asks of it."""
 
     @property
     def next_is_data(self) -> bool:
-        """Whether a poll may give data, which needs a credit."""
+        """True if a poll may return data, which needs a credit."""
         ...
 
     @property
     def drained(self) -> bool:
-        """Whether the end has been polled: nothing will follow."""
+        """True once the end was polled: nothing follows."""
         ...
 
     @property
-    def pressing(self) -> bool:
-        """Whether what is there should not wait for more: it was flushed, or is an event."""
+    def urgent(self) -> bool:
+        """True if the data must not wait for more: it was flushed, or ends with an event."""
         ...
 
-    def poll_locked(self) -> tuple[BufferSlice | None, Wake]:
-        """The next bytes, and whom to wake."""
+    def notify_at_backlog_locked(self, backlog: int) -> None:
+        """Call the reader's `available_locked` when the backlog grows to this number, although it is `notified`."""
         ...

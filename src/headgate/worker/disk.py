@@ -1,8 +1,8 @@
-"""A worker's blocking partitions: the files they are in, and the thread that reads them ahead.
+"""The blocking partitions of a worker: their files, and the thread that reads them ahead.
 
-The environment has one `Disk`; whoever runs a job in BATCH mode gives it a `Storage`. The thread `headgate-disk` starts
-with the first reader and calls `ReadAhead.step` until the disk is closed. It drives no network while it sleeps: others
-do, and it must be back at once when a reader wants more.
+The environment has one `Disk`; a BATCH job sets its `Storage`. The thread `headgate-disk` starts with the first reader
+and calls `ReadAhead.step` until the disk is closed. It does not poll the network while it waits, because it must return
+at once when a reader wants more.
 
 Invariant: a partition that could not be registered leaves no file, no pool and no descriptor behind.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from headgate.errors import LocalProtocolError, StorageError
 from headgate.graph.plan import Partition
-from headgate.output import BlockingPartition, ReadAhead, Turn
+from headgate.output import BlockingPartition, ReadAhead, StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from headgate.ids import PartitionId
     from headgate.meters import TaskTimer
     from headgate.output import PartitionRegistry
-    from headgate.output.partition_file import PartitionFile
+    from headgate.output.disk.file import PartitionFile
     from headgate.worker.storage import Storage
 
 __all__ = ["Disk", "DiskThread"]
 
-_NAP_S: Final = 0.05  # while memory is lent: it may come back without a word
+_POLL_S: Final = 0.05  # while memory is lent: the garbage collector returns it without a wake-up
 
 
 class DiskThread:
-    """The thread that reads ahead; `wake` starts it.
+    """The thread that reads ahead. `wake` starts it.
 
     >>> from headgate.buffer import Limits
     >>> from headgate.worker import Environment
@@ -55,17 +55,17 @@ class DiskThread:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Return True if the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
     def wake(self) -> None:
-        """There is something to read."""
+        """Let the thread read: a reader wants more."""
         if self._thread is None:
             self._start()
         self._awake.set()
 
     def close(self) -> None:
-        """End it, when it has read what it is at. May be repeated."""
+        """End the thread after its current read. May be repeated."""
         with self._starting:
             self._closed = True
         self.read_ahead.close()
@@ -81,27 +81,27 @@ class DiskThread:
 
     def _run(self) -> None:
         step, awake = self.read_ahead.step, self._awake
-        while (turn := step()) is not Turn.OVER:
-            if turn is Turn.READ:
+        while (result := step()) is not StepResult.CLOSED:
+            if result is StepResult.READ:
                 continue
-            if not awake.wait(_NAP_S if turn is Turn.NAP else None):
+            if not awake.wait(_POLL_S if result is StepResult.POLL else None):
                 self._memory.collect_returned()
             awake.clear()
 
 
 class Disk:
-    """Makes the blocking partitions of a worker.
+    """Makes and registers the blocking partitions of a worker.
 
     >>> from headgate.worker import Environment
     >>> with Environment(memory_bytes=2**20) as environment:
-    ...     environment.disk.storage is None  # until a job in BATCH mode comes
+    ...     environment.disk.storage is None  # until a BATCH job sets it
     True
     """
 
     def __init__(self, memory: NetworkPool, registry: PartitionRegistry, limits: Limits, *, read_ahead: int) -> None:
         self.storage: Storage | None = None
         self.on_unreadable: Callable[[Partition, HeadgateError], object] | None = None
-        """Called when the file of a finished partition cannot be read; it is still there."""
+        """Called when the file of a finished partition cannot be read; the partition is still registered."""
         self._memory = memory
         self._registry = registry
         self._limits = limits
@@ -111,9 +111,9 @@ class Disk:
     def partition(
         self, partition_id: PartitionId, subpartitions: int, timeout_s: float | None, timer: TaskTimer | None
     ) -> BlockingPartition:
-        """A partition to write; see `Environment.partition`."""
+        """Return a new partition to write; see `Environment.partition`."""
         storage, read_ahead = self._storage(), self._read_ahead()
-        self._registry.refuse_known(partition_id)  # a new file of its name would replace its own
+        self._registry.refuse_known(partition_id)  # a new file would replace that of a registered one
         bounds = self._limits.partition_pool(subpartitions, bounded=False)
         pool = self._memory.create_pool(
             f"partition {partition_id}",
@@ -129,7 +129,7 @@ class Disk:
             partition = BlockingPartition(
                 partition_id, subpartitions, pool, writer, read_ahead, request_timeout_s=timeout_s, timer=timer
             )
-            self._enter(partition)
+            self._register(partition)
         except BaseException:
             pool.destroy()
             if writer is not None:
@@ -138,37 +138,37 @@ class Disk:
         return partition
 
     def adopt(self, partition_id: PartitionId, subpartitions: int | None) -> BlockingPartition:
-        """A finished partition that is on disk already; see `Environment.adopt`."""
+        """Return a finished partition that is on disk; see `Environment.adopt`."""
         storage, read_ahead = self._storage(), self._read_ahead()
         file = storage.open_partition(_name(partition_id), segment_size=self._memory.segment_size)
         try:
             if subpartitions is not None:
                 _check_shape(file, subpartitions)
             pool = self._memory.create_pool(f"partition {partition_id}", required=0, maximum=0)
-            pool.destroy()  # nothing is written any more
+            pool.destroy()  # nothing is written to it
             partition = BlockingPartition.adopted(partition_id, file, pool, read_ahead)
-            self._enter(partition)
+            self._register(partition)
         except BaseException:
             file.close()
             raise
         return partition
 
     def close(self, *, keep: bool) -> None:
-        """End the thread, once all partitions are released; then the files are removed, unless `keep`."""
+        """End the thread; all partitions must be released. Then remove the files, unless `keep`."""
         if self._thread is not None:
             self._thread.close()
         storage, self.storage = self.storage, None
         if storage is not None:
             storage.close(remove=not keep)
 
-    def _enter(self, partition: BlockingPartition) -> None:
+    def _register(self, partition: BlockingPartition) -> None:
         name = _name(partition.id)
 
-        def tell(error: HeadgateError) -> None:
+        def report(error: HeadgateError) -> None:
             if self.on_unreadable is not None:
                 self.on_unreadable(name, error)
 
-        partition.on_unreadable = tell
+        partition.on_unreadable = report
         self._registry.register(partition)
 
     def _storage(self) -> Storage:

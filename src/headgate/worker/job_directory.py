@@ -1,12 +1,12 @@
-"""The directory of a job on a disk: who may see it, who uses it, and who removes what is left of it.
+"""The directory of a job on one disk: its permissions, its lock, and its removal.
 
-`<one of batch.directories>/headgate-<user id>/<job>/`. Used by `worker.storage`, on any thread. What is in it may be
-pickles, so only this user may have access, no link is followed, and files are reached through its descriptor.
+`<one of batch.directories>/headgate-<user id>/<job>/`. Used by `worker.storage`, on any thread. Its files may contain
+pickles, so only this user has access, no link is followed, and files are opened through the directory's descriptor.
 
-Invariants: whoever uses a directory holds its file `lock` (flock, shared); it is removed only by who holds that lock
-alone, under another name, so that nobody enters it on the way. A directory whose lock nobody holds belongs to a job
-that has crashed, or to one whose driver is on another machine (`remote-driver`) and may be about to try again: that one
-is left alone until nothing has changed in it for ten minutes.
+Every process that uses the directory holds a shared lock (flock) on its file `lock`. A process removes the directory
+only while it holds that lock exclusively, and renames it first, so no other process can enter it meanwhile. A directory
+whose lock is free belongs to a crashed job, or to one whose driver is on another machine (file `remote-driver`) and may
+start another attempt: the latter is kept until nothing has changed in it for ten minutes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from headgate.errors import StorageError
-from headgate.output.folder import Folder, storage_error
+from headgate.output.disk.folder import Folder, storage_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 __all__ = ["JobDirectory", "sweep"]
 
 ABANDONED_S: Final = 600.0
-"""How long nothing changes in the directory of a job whose driver is elsewhere before it counts as left behind."""
+"""The directory of a job with a remote driver is abandoned if nothing has changed in it for so long."""
 
 _LOCK: Final = "lock"
 _REMOTE_DRIVER: Final = "remote-driver"
-_SWEPT: Final = ".swept-"  # how the name of a directory begins that is being removed
+_SWEPT: Final = ".swept-"  # prefix of directories that are being removed
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 _TRIES: Final = 300
 _PAUSE_S: Final = 0.01
@@ -47,7 +47,7 @@ _ELSEWHERE: Final = "headgate keeps nothing there (batch.directories names other
 
 
 class JobDirectory:
-    """A job's directory in one place, which stays as long as this is not left.
+    """A job's directory on one disk. It is not removed before `leave`.
 
     >>> import tempfile
     >>> from headgate.ids import JobId
@@ -59,7 +59,7 @@ class JobDirectory:
     (True, [])
 
     Raises:
-        StorageError: it cannot be made, or somebody else could get at what is in it.
+        StorageError: it cannot be made, or other users have access to it.
     """
 
     def __init__(self, directory: str, job: JobId, *, driver_here: bool) -> None:
@@ -67,15 +67,15 @@ class JobDirectory:
         self._name = name
         self._path = os.path.join(_base(directory), name)
         self.folder: Folder
-        """Where files of the job go."""
+        """Contains the job's files."""
         for _ in range(_TRIES):
-            if self._entered(directory, driver_here=driver_here):
+            if self._enter(directory, driver_here=driver_here):
                 return
-            time.sleep(_PAUSE_S)  # somebody is removing what a job of this name has left
-        raise StorageError("cannot be used: somebody else keeps its lock", path=self._path)
+            time.sleep(_PAUSE_S)  # another process is removing an old directory of this name
+        raise StorageError("cannot be used: another process keeps its lock", path=self._path)
 
-    def _entered(self, directory: str, *, driver_here: bool) -> bool:
-        """Open the directory and take its lock; False if it is being removed."""
+    def _enter(self, directory: str, *, driver_here: bool) -> bool:
+        """Open the directory and take its lock. Return False if it is being removed."""
         with ExitStack() as opened:
             base = _opened_base(directory, opened, create=True)
             try:
@@ -99,7 +99,7 @@ class JobDirectory:
             return True
 
     def leave(self, *, remove: bool) -> bool:
-        """Use it no more; with `remove`, whoever leaves last removes it. Whether it was removed."""
+        """Release the lock; with `remove`, the last process removes the directory. Return True if removed."""
         lock, self._lock = self._lock, -1
         if lock < 0:
             return False
@@ -110,44 +110,44 @@ class JobDirectory:
                 return False
             fd = self.folder.fd
             assert fd is not None, "it was opened"
-            fcntl.flock(lock, fcntl.LOCK_UN)  # first, so that of two who leave at once one is the last
-            return _alone(lock) and _is_still(fd, self._name, self._base) and _remove(self._name, self._base)
+            fcntl.flock(lock, fcntl.LOCK_UN)  # first, so that of two processes that leave together one is the last
+            return _lock_exclusively(lock) and _is_still(fd, self._name, self._base) and _remove(self._name, self._base)
 
 
 def sweep(directories: Iterable[str]) -> list[str]:
-    """Remove what jobs have left behind that are over; where that was.
+    """Remove the directories of crashed jobs. Return their paths.
 
     >>> sweep(["/nonesuch"])
     []
     """
     removed = []
     for directory in directories:
-        with suppress(OSError, StorageError), ExitStack() as opened:  # what cannot be swept now stays
+        with suppress(OSError, StorageError), ExitStack() as opened:  # it stays until a later sweep
             base = _opened_base(directory, opened, create=False)
             for name in os.listdir(base):
                 with suppress(OSError, StorageError):
-                    if _swept(directory, name, base):
+                    if _sweep_one(directory, name, base):
                         removed.append(os.path.join(_base(directory), name))
     return removed
 
 
-def _swept(directory: str, name: str, base: int) -> bool:
-    """Remove one job's directory if nobody needs it any more; whether that was so."""
+def _sweep_one(directory: str, name: str, base: int) -> bool:
+    """Remove one job's directory if it is abandoned. Return True if removed."""
     with ExitStack() as opened:
         fd = _opened(os.path.join(_base(directory), name), name, base, create=False)
         opened.callback(os.close, fd)
-        # If there is none yet it is made: whoever is about to use the directory takes the same one.
+        # Made if missing: a process that is about to enter the directory locks the same file.
         lock = os.open(_LOCK, _MAKE, 0o600, dir_fd=fd)
         opened.callback(os.close, lock)
-        if not _alone(lock) or not _is_still(fd, name, base):
+        if not _lock_exclusively(lock) or not _is_still(fd, name, base):
             return False
-        if not name.startswith(_SWEPT) and not _abandoned(fd):
+        if not name.startswith(_SWEPT) and not _is_abandoned(fd):
             return False
         return _remove(name, base)
 
 
-def _abandoned(fd: int) -> bool:
-    """Whether a directory whose lock nobody holds is not needed for another try."""
+def _is_abandoned(fd: int) -> bool:
+    """Return True if a directory whose lock is free is not needed for another attempt."""
     names = os.listdir(fd)
     if _REMOTE_DRIVER not in names:
         return True
@@ -159,17 +159,17 @@ def _abandoned(fd: int) -> bool:
 
 
 def _remove(name: str, base: int) -> bool:
-    """Remove a directory whose lock the caller holds alone."""
+    """Remove a directory whose lock the caller holds exclusively. Return True if removed."""
     swept = f"{_SWEPT}{secrets.token_hex(8)}"
     try:
         os.rename(name, swept, src_dir_fd=base, dst_dir_fd=base)
         shutil.rmtree(swept, dir_fd=base)
-    except OSError:  # the rest goes with the next sweep
+    except OSError:  # a later sweep removes the rest
         return False
     return True
 
 
-def _alone(lock: int) -> bool:
+def _lock_exclusively(lock: int) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -178,7 +178,7 @@ def _alone(lock: int) -> bool:
 
 
 def _is_still(fd: int, name: str, base: int) -> bool:
-    """Whether the opened directory is the one of this name: it may have been removed before its lock was taken."""
+    """Return True if the opened directory still has this name: it may have been removed before the lock was taken."""
     try:
         found = os.stat(name, dir_fd=base, follow_symlinks=False)
     except FileNotFoundError:
@@ -187,18 +187,18 @@ def _is_still(fd: int, name: str, base: int) -> bool:
 
 
 def _base(directory: str) -> str:
-    """The directory of this user."""
+    """Return the path of this user's directory."""
     return os.path.join(directory, f"headgate-{os.geteuid()}")
 
 
 def _opened_base(directory: str, opened: ExitStack, *, create: bool) -> int:
-    """The directory of this user in one place, until `opened` is closed."""
+    """Open this user's directory on one disk, until `opened` is closed. Return its descriptor."""
     try:
         outer = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         opened.callback(os.close, outer)
         mode = os.fstat(outer).st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            raise StorageError(f"anybody may remove what is in it: chmod +t; {_ELSEWHERE}", path=directory)
+            raise StorageError(f"every user may remove files in it: chmod +t; {_ELSEWHERE}", path=directory)
         base = _opened(_base(directory), os.path.basename(_base(directory)), outer, create=create)
     except OSError as error:
         raise storage_error("used", error, directory) from error
@@ -207,7 +207,7 @@ def _opened_base(directory: str, opened: ExitStack, *, create: bool) -> int:
 
 
 def _opened(path: str, name: str, outer: int, *, create: bool) -> int:
-    """A directory's descriptor, after a look at whose it is."""
+    """Open a directory and check its owner and mode. Return its descriptor."""
     if create:
         with suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=outer)

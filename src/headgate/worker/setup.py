@@ -1,31 +1,45 @@
-"""From the plan to one task: its partitions, its gate, its chain and its loop (K5).
+"""Makes one task from the plan: its partitions, its gates, its chain and its loop (K5).
 
-Used by `tasks`, on the thread that serves the control connection. In BATCH operators may be others than in STREAMING
-(`Operator.in_batch`), and what goes to other regions is written to disk. Invariant: a set-up that fails half-way leaves
-nothing behind.
+Used by `task_group`, on the control thread. In BATCH an operator may be replaced (`Operator.in_batch`), and partitions
+for other regions are written to disk.
+
+Invariant: a set-up that fails leaves nothing behind.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from headgate.clock import wall_ms
+from headgate.control.reports import interval_ms
+from headgate.errors import Cancelled, PartitionNotFound
 from headgate.graph.depths import depth_of
+from headgate.graph.plan import Partition, Ship, ShipKind
 from headgate.ids import PartitionId, SubpartitionIndex
 from headgate.meters import TaskTimer
-from headgate.output import PartitionType
-from headgate.slices import Slices
-from headgate.task.chain import Chain
-from headgate.task.loop import InputLoop, SourceLoop
-from headgate.task.operator import Place
-from headgate.task.portions import Portions
-from headgate.task.spill import SpillSpace
-from headgate.task.task import Task
-from headgate.worker.messages import Partition
-from headgate.worker.moments import TaskMeter, moment_ms, wall_ms
-from headgate.worker.running import Feed, RunningTask
-from headgate.worker.shipping import selector_of
+from headgate.output import (
+    Broadcast,
+    Custom,
+    Forward,
+    Global,
+    Hash,
+    PartitionType,
+    Rebalance,
+    Rescale,
+    Selector,
+    Shuffle,
+)
+from headgate.task.batch.spill import SpillSpace
+from headgate.task.place import OperatorPlace
+from headgate.task.runtime.chain import Chain
+from headgate.task.runtime.loop import InputLoop, SourceLoop
+from headgate.task.runtime.portions import Portions
+from headgate.task.runtime.task import Task
+from headgate.task.task_events import TaskEvents
+from headgate.worker.reporting import ChannelMeter, DeployedTask
+from headgate.worker.task_meter import TaskMeter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,24 +49,23 @@ if TYPE_CHECKING:
     from headgate.ids import AttemptId
     from headgate.input import Gate, InputGate, RecordReader, RemoteChannel
     from headgate.output import RecordWriter
+    from headgate.output.selector import Below
     from headgate.record import AuthenticatedPeer, SerializerRegistry
+    from headgate.record.element import Event
     from headgate.record.serializer import Serializer
-    from headgate.task.loop import Loop
     from headgate.task.operator import Operator
+    from headgate.task.runtime.loop import TaskLoop
     from headgate.worker.environment import Environment
 
-__all__ = ["Opening", "RunningTask", "TaskSetUp", "WorkerPart", "wall_ms"]
+__all__ = ["DeployedTask", "PendingChannel", "TaskEventChannel", "TaskSetUp", "WorkerPart", "make_selector"]
 
+_MAX_TASK_EVENTS: Final = 1000  # of one channel that wait for the network
 _user_log = logging.getLogger("headgate.user")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPart:
-    """What all tasks of a worker are set up with.
-
-    >>> WorkerPart.__match_args__
-    ('plan', 'index', 'attempt', 'environment', 'peer', 'serializers')
-    """
+    """What all tasks of a worker are set up with."""
 
     plan: Plan
     index: int  # the worker's number
@@ -62,21 +75,17 @@ class WorkerPart:
     serializers: SerializerRegistry
 
     def id(self, name: Partition) -> PartitionId:
-        """A partition's identity in this attempt."""
+        """Return the identity of a partition in this attempt."""
         return PartitionId(self.plan.job, self.attempt, name.vertex, name.output, name.subtask)
 
     def serializer(self, exchange: Exchange) -> Serializer[Any]:
-        """What carries the records of an exchange."""
+        """Return the serializer of an exchange."""
         return self.serializers.serializer_for(exchange.hint, peer=self.peer)
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
-    """A channel that waits for its partition, which is in another worker (`remote`) or in this one (None).
-
-    >>> Opening.__match_args__
-    ('partition', 'exchange', 'subpartition', 'gate', 'channel', 'remote')
-    """
+class PendingChannel:
+    """A channel that is not connected yet: its partition is not consumable. `remote`: None if it is in this worker."""
 
     partition: Partition
     exchange: int
@@ -85,36 +94,57 @@ class Opening:
     channel: int
     remote: RemoteChannel | None
 
-    def give_up(self) -> None:
-        """Its gate was released, and the partition will not come: give back what was set aside for it."""
+    def abandon(self) -> None:
+        """Release the channel's buffers: its gate was released, and the partition will not be connected."""
         if self.remote is not None:
             self.gate.connect(self.channel, self.remote)
 
     @property
-    def feed(self) -> Feed:
-        """The channel as the task's reports know it."""
-        return Feed(self.exchange, self.partition.subtask, self.gate.channels[self.channel], self.remote)
+    def meter(self) -> ChannelMeter:
+        """The channel, for the task's reports."""
+        return ChannelMeter(self.exchange, self.partition.subtask, self.gate.channels[self.channel], self.remote)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TaskEventChannel:
+    """A channel through which task events are sent to its producer: a `ProducerChannel`.
+
+    >>> from headgate.worker import Environment
+    >>> with Environment(memory_bytes=2**20) as worker:
+    ...     TaskEventChannel(worker.gate("words", channels=1), 0, None).ready
+    False
+    """
+
+    gate: InputGate
+    channel: int
+    remote: RemoteChannel | None
+
+    @property
+    def ready(self) -> bool:
+        """See `ProducerChannel`. Takes no lock: the source is set once, and only this thread sends."""
+        if self.gate.channels[self.channel].source is None:
+            return False
+        return self.remote is None or len(self.remote.task_events) < _MAX_TASK_EVENTS
+
+    def send_task_event(self, event: Event) -> None:
+        """See `ProducerChannel`."""
+        self.gate.send_task_event(self.channel, event)
 
 
 @dataclass(slots=True)
 class TaskSetUp:
-    """The setting up of one subtask.
-
-    >>> TaskSetUp.__match_args__[:3]
-    ('part', 'vertex', 'subtask')
-    """
+    """Makes one subtask; used once."""
 
     part: WorkerPart
     vertex: Vertex
     subtask: int
-    consumable: Callable[[Partition], object]  # called when there is something to read in a partition of the task
+    consumable: Callable[[Partition], object]  # called when a partition of the task can be read
     running: Callable[[], object]
-    failed: Callable[[HeadgateError], object]  # before others can learn of it
+    failed: Callable[[HeadgateError], object]  # before its readers are notified
     ended: Callable[[HeadgateError | None], object]
-    places: Mapping[Partition, int] = field(default_factory=dict)
-    """The workers that have what the task reads, where those are not the ones that the plan has for their producers."""
-    openings: list[Opening] = field(default_factory=list)
-    _slices: Slices = field(init=False)
+    locations: Mapping[Partition, int] = field(default_factory=dict)
+    """The workers that have the input partitions, where these differ from the plan."""
+    pending: list[PendingChannel] = field(default_factory=list)
     _timer: TaskTimer = field(init=False)
     _writers: list[RecordWriter[Any]] = field(default_factory=list)
     _gates: list[InputGate] = field(default_factory=list)
@@ -122,19 +152,17 @@ class TaskSetUp:
 
     @property
     def name(self) -> str:
-        """What threads and error texts call the task."""
+        """The task's name, for its thread and in errors."""
         return f"{self.vertex.name} ({self.subtask + 1}/{self.vertex.parallelism})"
 
-    def set_up(self) -> RunningTask:
-        """Make the task; it is not started yet, and its channels are not connected (`openings`)."""
-        execution = self.part.plan.settings.execution
-        self._slices = Slices(execution.time_slice.ns, execution.long_run_nice)
-        self._timer = TaskTimer(self.part.environment.clock.now_ns, self._slices.ran)
+    def set_up(self) -> DeployedTask:
+        """Return the task, not started; its channels are not connected yet (`pending`)."""
+        self._timer = TaskTimer(self.part.environment.clock.now_ns)
         try:
             for exchange in self.part.plan.outputs(self.vertex.id):
                 self._add_writer(exchange)
             reader, inputs = self._reader()
-            return self._put_together(reader, inputs)
+            return self._assemble(reader, inputs)
         except BaseException:
             self._undo()
             raise
@@ -145,14 +173,14 @@ class TaskSetUp:
             self.part.environment.registry.release(writer.partition.id)
         for gate in self._gates:
             gate.release()
-        for opening in self.openings:
-            opening.give_up()
+        for channel in self.pending:
+            channel.abandon()
 
     def _add_writer(self, exchange: Exchange) -> None:
         environment, consumer = self.part.environment, self.part.plan.vertex(exchange.consumer)
         readers = exchange.consumers_of(self.subtask, self.vertex.parallelism, consumer.parallelism)
         name = Partition(self.vertex.id, exchange.output, self.subtask)
-        selector = selector_of(exchange.ship, consumer.max_parallelism, environment.random.randrange)
+        selector = make_selector(exchange.ship, consumer.max_parallelism, environment.random.randrange)
         serializer = self.part.serializer(exchange)
         partition = environment.partition(
             self.part.id(name),
@@ -176,7 +204,7 @@ class TaskSetUp:
         self._writers.append(writer)
 
     def _reader(self) -> tuple[RecordReader[Any] | None, list[int]]:
-        """The reader of all inputs, and for each of its channels the input that it belongs to."""
+        """Return the reader of all inputs, and for each of its channels the number of its input."""
         environment, serializers, inputs = self.part.environment, [], []
         for exchange in self.part.plan.inputs(self.vertex.id):
             producer = self.part.plan.vertex(exchange.producer)
@@ -184,7 +212,7 @@ class TaskSetUp:
             gate = environment.gate(f"{self.name}, from {producer.name}", channels=len(subtasks), timer=self._timer)
             self._gates.append(gate)
             for channel, producing in enumerate(subtasks):
-                self._open(exchange, gate, channel, producing)
+                self._add_channel(exchange, gate, channel, producing)
             serializers += [self.part.serializer(exchange)] * len(subtasks)
             inputs += [exchange.input] * len(subtasks)
         if not self._gates:
@@ -194,30 +222,41 @@ class TaskSetUp:
             gate_read = environment.union(self.name, self._gates, timer=self._timer)
         return environment.reader(gate_read, serializers), inputs
 
-    def _open(self, exchange: Exchange, gate: InputGate, channel: int, producing: int) -> None:
-        """A channel that is connected once its partition is consumable; its own buffers are set aside now."""
+    def _add_channel(self, exchange: Exchange, gate: InputGate, channel: int, producing: int) -> None:
+        """Add a channel, to be connected once its partition is consumable. It takes its exclusive buffers now."""
         plan = self.part.plan
         producer = plan.vertex(exchange.producer)
         name = Partition(producer.id, exchange.output, producing)
         readers = exchange.consumers_of(producing, producer.parallelism, self.vertex.parallelism)
         index = SubpartitionIndex(readers.index(self.subtask))
-        worker = self.places.get(name, producer.workers(plan)[producing])
+        worker = self.locations.get(name, producer.workers(plan)[producing])
         remote = None
         if worker != self.part.index:
             remote = self.part.environment.remote_source(
-                gate, self.part.id(name), index, worker=worker, lane=depth_of(plan, exchange)
+                gate,
+                self.part.id(name),
+                index,
+                worker=worker,
+                lane=depth_of(plan, exchange),
+                packed=exchange.blocking,
             )
-        self.openings.append(Opening(name, exchange.id, index, gate, channel, remote))
+        self.pending.append(PendingChannel(name, exchange.id, index, gate, channel, remote))
 
-    def _put_together(self, reader: RecordReader[Any] | None, inputs: list[int]) -> RunningTask:
+    def _assemble(self, reader: RecordReader[Any] | None, inputs: list[int]) -> DeployedTask:
         planned, object_reuse = self.vertex.operators, self.part.plan.settings.execution.object_reuse
-        loops: list[Loop] = []
+        loops: list[TaskLoop] = []
         operators = [one.make() for one in planned]
         if self.part.plan.batch:
             operators = [one.in_batch() for one in operators]
         spill = self._spill()
+        task_events = TaskEvents(
+            self._event_channels(),
+            subscribe=self._subscribe,
+            wake=lambda: loops[0].interrupt(),  # noqa: PLW0108 - there is no loop yet
+            counters=self._counters,
+        )
         for operator, one in zip(operators, planned, strict=True):
-            operator.place = Place(
+            operator.place = OperatorPlace(
                 operator=one.name,
                 subtask=self.subtask,
                 parallelism=self.vertex.parallelism,
@@ -227,12 +266,14 @@ class TaskSetUp:
                 object_reuse=object_reuse,
                 wake=lambda: loops[0].interrupt(),  # noqa: PLW0108 - there is no loop yet
                 counters=self._counters,
+                task_events=task_events,
                 spill=spill,
+                timer=self._timer,
             )
         reads = [None if one.reads is None else (one.reads, one.tag) for one in planned]
-        chain = Chain(operators, reads, object_reuse=object_reuse)
+        chain = Chain(operators, reads)
         for exchange, writer in zip(self.part.plan.outputs(self.vertex.id), self._writers, strict=True):
-            chain.links[exchange.operator].leave_by(writer, exchange.tag)
+            chain.links[exchange.operator].add_writer(writer, exchange.tag)
         loops.append(self._loop(chain, operators[0], reader, inputs))
         task = Task(
             self.name,
@@ -243,22 +284,36 @@ class TaskSetUp:
             running=self.running,
             failed=self.failed,
             ended=self.ended,
-            slices=self._slices,
         )
-        return RunningTask(
+        return DeployedTask(
             vertex=self.vertex,
             subtask=self.subtask,
             task=task,
             timer=self._timer,
             gates=tuple(self._gates),
-            feeds=tuple(opening.feed for opening in self.openings),
+            channels=tuple(channel.meter for channel in self.pending),
             outputs=tuple(exchange.id for exchange in self.part.plan.outputs(self.vertex.id)),
             counters=self._counters,
-            meter=TaskMeter(task, self._timer, self._gates, length_ms=moment_ms(self.part.plan.settings.metrics)),
+            meter=TaskMeter(task, self._timer, self._gates, length_ms=interval_ms(self.part.plan.settings.metrics)),
         )
 
+    def _event_channels(self) -> list[TaskEventChannel]:
+        """Return the channels whose producers run at the same time; those of blocking exchanges have ended."""
+        blocking = {one.id for one in self.part.plan.inputs(self.vertex.id) if one.blocking}
+        return [
+            TaskEventChannel(one.gate, one.channel, one.remote) for one in self.pending if one.exchange not in blocking
+        ]
+
+    def _subscribe(self, name: str, receive: Callable[[Event], object]) -> None:
+        """Call `receive` with each task event of this name from the task's consumers."""
+        for writer in self._writers:
+            try:
+                self.part.environment.registry.subscribe(writer.partition.id, name, receive)
+            except PartitionNotFound as error:  # the job ends, and has released it
+                raise Cancelled(str(error)) from error
+
     def _spill(self) -> SpillSpace | None:
-        """Where the task may put what does not fit in memory; in STREAMING everything stays there."""
+        """Return where the task may spill; None in STREAMING, where everything stays in memory."""
         storage, settings = self.part.environment.storage, self.part.plan.settings.batch
         if storage is None:
             return None
@@ -271,18 +326,18 @@ class TaskSetUp:
         )
 
     def _input_serializer(self, number: int) -> Serializer[Any]:
-        """What carries the records of one of the task's inputs, which may be several exchanges."""
+        """Return the serializer of one of the task's inputs, which may be several exchanges."""
         exchanges = [one for one in self.part.plan.inputs(self.vertex.id) if one.input == number]
         if all(one.hint == exchanges[0].hint for one in exchanges):
             return self.part.serializer(exchanges[0])
         return self.part.serializers.serializer_for("pickle", peer=self.part.peer)
 
-    def _loop(self, chain: Chain, head: Operator, reader: RecordReader[Any] | None, inputs: list[int]) -> Loop:
+    def _loop(self, chain: Chain, head: Operator, reader: RecordReader[Any] | None, inputs: list[int]) -> TaskLoop:
         if reader is not None:
             portions = Portions(self.part.environment.clock.now_ns, self._timer)
             return InputLoop(reader, inputs, chain, self._writers, wall_ms, portions=portions)
         first = self.vertex.operators[0]
-        assert first.source is not None, "a head without input has a source"
+        assert first.source is not None, "a chain without input begins with a source"
         splits = first.splits[self.subtask :: self.vertex.parallelism]
         environment, plan = self.part.environment, self.part.plan
         return SourceLoop(
@@ -298,3 +353,34 @@ class TaskSetUp:
             vertex=self.vertex.id,
             subtask=self.subtask,
         )
+
+
+def make_selector(ship: Ship, max_parallelism: int, below: Below) -> Selector[Any]:  # noqa: PLR0911 - one return per kind
+    """Return a new selector for an exchange; `below` returns a random number below n.
+
+    >>> type(make_selector(Ship(ShipKind.BROADCAST), 128, lambda n: 0)).__name__
+    'Broadcast'
+    """
+    match ship.kind:
+        case ShipKind.HASH:
+            assert ship.key is not None, "hash needs a key"
+            return Hash(ship.key, max_parallelism)
+        case ShipKind.HASH_COLUMNS:
+            from headgate.output.columns import HashColumns  # noqa: PLC0415 - needs pyarrow
+
+            return HashColumns(ship.columns, max_parallelism)
+        case ShipKind.CUSTOM:
+            assert ship.function is not None, "custom needs a function"
+            return Custom(ship.function)
+        case ShipKind.REBALANCE:
+            return Rebalance(below)
+        case ShipKind.SHUFFLE:
+            return Shuffle(below)
+        case ShipKind.FORWARD:
+            return Forward()
+        case ShipKind.RESCALE:
+            return Rescale()
+        case ShipKind.BROADCAST:
+            return Broadcast()
+        case ShipKind.GLOBAL:
+            return Global()

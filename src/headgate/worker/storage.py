@@ -1,10 +1,11 @@
-"""What a worker keeps on disk for its job: finished partitions, those being written, and room for spilled groups.
+"""The files of a worker for its job: finished partitions, partitions being written, and spilled groups.
 
-One per worker of a BATCH job, and one in the driver; used on any thread, with the exchange lock not held. Files outlive
-the process, so that another try at the job finds what was finished; who closes it last, after the job, removes them.
+One `Storage` per worker of a BATCH job, and one in the driver, which keeps the files while no worker runs between two
+attempts. Any thread may use it, without the exchange lock. Files outlive the process, so another attempt finds finished
+partitions; the last process that closes its storage after the job removes them.
 
-Invariants: a partition has its name, `v<vertex>.<output>-<subtask>.partition`, only once it is whole; what this worker
-writes never exceeds its quota; errors are `StorageError`s that name a path.
+Invariants: a partition has its name, `v<vertex>.<output>-<subtask>.partition`, only once it is complete; this worker's
+files never exceed its quota; errors are `StorageError`s that name a path.
 """
 
 from __future__ import annotations
@@ -20,26 +21,28 @@ from typing import TYPE_CHECKING, Final
 
 from headgate.errors import ConfigError, StorageError, StorageFull
 from headgate.graph.plan import Partition
-from headgate.output.folder import storage_error
-from headgate.output.partition_file import PartitionFile, PartitionFileWriter
+from headgate.ids import AttemptId
+from headgate.output.disk.file import PartitionFile, PartitionFileWriter
+from headgate.output.disk.folder import storage_error
 from headgate.worker.job_directory import JobDirectory, sweep
 
 if TYPE_CHECKING:
     from headgate.config import BatchSettings
-    from headgate.ids import AttemptId, JobId
+    from headgate.graph.plan import Plan
+    from headgate.ids import JobId
 
-__all__ = ["Quota", "Storage", "directories_of"]
+__all__ = ["Quota", "Storage", "directories_of", "open_job_storage", "remove_job_files"]
 
 _NUMBER: Final = r"(0|[1-9][0-9]{0,8})"
 _FINISHED: Final = re.compile(rf"v{_NUMBER}\.{_NUMBER}-{_NUMBER}\.partition")
 _UNFINISHED: Final = re.compile(r"\.v[0-9.-]+\.partition\.([0-9]{1,10})\.[0-9]+\.[0-9]+\.part")
-_LITTLE_BYTES: Final = 64 * 1024 * 1024  # where there is less room, nothing new is begun if there is more elsewhere
+_LOW_SPACE_BYTES: Final = 64 * 1024 * 1024  # a directory with less free space is used only if all have less
 
 _numbers: Final = count()  # of unfinished files of this process
 
 
 def directories_of(settings: BatchSettings) -> tuple[str, ...]:
-    """Where files go, without what headgate adds.
+    """Return the configured directories, or the system's temporary one.
 
     >>> from headgate.config import BatchSettings
     >>> directories_of(BatchSettings(directories="/data1, /data2"))
@@ -56,7 +59,7 @@ def directories_of(settings: BatchSettings) -> tuple[str, ...]:
 
 
 class Quota:
-    """How many bytes a worker has on disk, and may have. Any thread.
+    """The bytes that a worker has on disk, and their limit. Any thread.
 
     >>> quota = Quota(100, "/data")
     >>> quota.take(60); quota.used
@@ -75,10 +78,10 @@ class Quota:
         self._lock = threading.Lock()
 
     def take(self, size_bytes: int, path: str | None = None) -> None:
-        """So many more are going to be there.
+        """Count bytes that are about to be written.
 
         Raises:
-            StorageFull: they may not.
+            StorageFull: they exceed the limit.
         """
         with self._lock:
             used = self.used + size_bytes
@@ -90,19 +93,19 @@ class Quota:
             self.used = used
 
     def count(self, size_bytes: int) -> None:
-        """So many more are there, whether they may or not."""
+        """Count bytes that are on disk, also above the limit."""
         with self._lock:
             self.used += size_bytes
 
     def give_back(self, size_bytes: int) -> None:
-        """So many are gone."""
+        """Subtract bytes that were removed."""
         with self._lock:
             self.used -= size_bytes
-            assert self.used >= 0, "nothing is given back twice"
+            assert self.used >= 0, "no bytes are subtracted twice"
 
 
 class Storage:
-    """A worker's place on disk. Nothing is made before it is needed.
+    """A worker's files. Directories are made when first needed.
 
     >>> import tempfile
     >>> from headgate.config import BatchSettings
@@ -126,30 +129,30 @@ class Storage:
         self._attempt = attempt
         self._driver_here = driver_here
         self._lock = threading.Lock()
-        self._places: tuple[JobDirectory, ...] = ()  # empty: not opened yet
+        self._opened: tuple[JobDirectory, ...] = ()  # empty before the first use
         self._closed = False
         self._writers: dict[Partition, PartitionFileWriter] = {}
         self._files: dict[Partition, PartitionFile] = {}  # of other processes, opened here
         self._spills = count()
         self.quota = Quota(settings.disk_quota, ", ".join(self._directories))
-        """What all files of this worker are taken from."""
+        """Counts the bytes of all files of this worker."""
 
     def open(self) -> None:
-        """Use the job's directories, and remove what other jobs have left behind. May be repeated.
+        """Open the job's directories, and remove those of crashed jobs. May be repeated.
 
         Raises:
-            StorageError: one cannot be made, or is not safe.
+            StorageError: a directory cannot be made, or other users could write to it.
         """
-        self._opened()
+        self._open_directories()
 
     def writer(self, partition: Partition, *, subpartitions: int, segment_size: int) -> PartitionFileWriter:
-        """A new file for a partition. What an earlier run has left of it is removed.
+        """Return a writer of a new file for a partition. Files of earlier runs are removed.
 
         Raises:
-            StorageError: it cannot be made.
+            StorageError: the file cannot be made.
         """
         self.remove(partition)
-        folder = self._roomiest(partition).folder
+        folder = self._directory_for(partition).folder
         name = _name(partition)
         temporary = f".{name}.{self._attempt}.{os.getpid()}.{next(_numbers)}.part"
         writer = PartitionFileWriter(
@@ -166,29 +169,29 @@ class Storage:
         return writer
 
     def finished(self) -> dict[Partition, str]:
-        """The partitions that are on disk, by whomever, and their paths. Their content is not looked at.
+        """Return the finished partitions on disk, of any worker, and their paths. Their content is not read.
 
-        What is older than the machine's last start is left out: nobody knows whether all of it got to the disk.
+        Files from before the machine's last start are left out: they may be incomplete on the disk.
         """
         found = {}
         started = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        for place in self._opened():
+        for place in self._open_directories():
             fd = place.folder.fd
             for name in _names(place):
                 if match := _FINISHED.fullmatch(name):
-                    with suppress(OSError):  # it has gone, or is not to be read
+                    with suppress(OSError):  # it was removed, or cannot be read
                         if os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime >= started:
                             found[Partition(*map(int, match.groups()))] = place.folder.path_of(name)
         return found
 
     def open_partition(self, partition: Partition, *, segment_size: int) -> PartitionFile:
-        """A finished partition, to read it.
+        """Open a finished partition for reading.
 
         Raises:
-            StorageError: it is not there, or damaged.
+            StorageError: it is missing or damaged.
         """
         name = _name(partition)
-        places = self._opened()
+        places = self._open_directories()
         place = next((one for one in places if name in _names(one)), places[0])
         file = PartitionFile.open(
             place.folder.path_of(name), segment_size=segment_size, folder=place.folder, quota=self.quota
@@ -198,7 +201,7 @@ class Storage:
         return file
 
     def remove(self, partition: Partition) -> None:
-        """Remove a finished partition, if it is there. Nobody may be reading it through this worker.
+        """Remove a finished partition, if it exists. This worker must have no reader of it.
 
         Raises:
             StorageError: it cannot be removed.
@@ -211,7 +214,7 @@ class Storage:
             if one is not None:
                 one.remove()
         name = _name(partition)
-        for place in self._opened():
+        for place in self._open_directories():
             try:
                 place.folder.remove(name)
             except OSError as error:
@@ -219,38 +222,38 @@ class Storage:
 
     @property
     def spill_directory(self) -> str:
-        """Where to make files that have no name; one place after the other."""
-        places = self._opened()
+        """A directory for unnamed files; the directories in turn."""
+        places = self._open_directories()
         return places[next(self._spills) % len(places)].folder.path
 
     def close(self, *, remove: bool) -> bool:
-        """Use it no more. With `remove` the job is over: what this worker has made goes, and all with the last worker.
+        """Release everything. With `remove`, remove this worker's files; the last worker removes the directories.
 
-        May be repeated. Whether all of the job's files are gone by this: not if others still use them.
+        May be repeated. Return True if all files of the job are removed: no other process uses them.
         """
         with self._lock:
-            places, self._places, self._closed = self._places, (), True
+            places, self._opened, self._closed = self._opened, (), True
             writers, files = list(self._writers.values()), list(self._files.values())
             self._writers.clear()
             self._files.clear()
         for writer in writers:
             writer.discard()
         for file in [*(writer.file for writer in writers if writer.file is not None), *files]:
-            with suppress(StorageError):  # what cannot be removed now is removed by a sweep
+            with suppress(StorageError):  # a later sweep removes it
                 file.remove() if remove else file.close()
         removed = [place.leave(remove=remove) for place in places]
         return all(removed)
 
     @staticmethod
     def sweep(settings: BatchSettings) -> list[str]:
-        """Remove what jobs have left behind that are over; where that was. `open` does so too."""
+        """Remove the directories of crashed jobs. Return their paths. `open` does it as well."""
         return sweep(directories_of(settings))
 
-    def _opened(self) -> tuple[JobDirectory, ...]:
+    def _open_directories(self) -> tuple[JobDirectory, ...]:
         with self._lock:
             if self._closed:
                 raise StorageError("is used after it was closed", path=self._directories[0])
-            if not self._places:
+            if not self._opened:
                 places: list[JobDirectory] = []
                 try:
                     for directory in self._directories:
@@ -262,24 +265,24 @@ class Storage:
                         place.leave(remove=False)
                     raise
                 sweep(self._directories)
-                self._places = tuple(places)
-            return self._places
+                self._opened = tuple(places)
+            return self._opened
 
     def _remove_unfinished(self, place: JobDirectory) -> None:
-        """What earlier attempts were writing when they ended: nobody is going to finish it."""
+        """Remove files that earlier attempts did not finish."""
         for name in _names(place):
             if (match := _UNFINISHED.fullmatch(name)) and int(match[1]) < self._attempt:
                 with suppress(OSError):
                     place.folder.remove(name)
 
-    def _roomiest(self, partition: Partition) -> JobDirectory:
-        """Partitions are spread over the places, but not to where there is hardly any room."""
-        places = self._opened()
+    def _directory_for(self, partition: Partition) -> JobDirectory:
+        """Return the directory for a new file: they take turns, but not those with little free space."""
+        places = self._open_directories()
         first = (partition.vertex + partition.output + partition.subtask) % len(places)
-        for place in (turned := places[first:] + places[:first]):
-            if _room(place) >= _LITTLE_BYTES:
+        for place in (rotated := places[first:] + places[:first]):
+            if _free_bytes(place) >= _LOW_SPACE_BYTES:
                 return place
-        return max(turned, key=_room)
+        return max(rotated, key=_free_bytes)
 
 
 def _name(partition: Partition) -> str:
@@ -293,10 +296,56 @@ def _names(place: JobDirectory) -> list[str]:
         raise storage_error("read", error, place.folder.path) from error
 
 
-def _room(place: JobDirectory) -> int:
-    """How many bytes are free where a directory is."""
+def _free_bytes(place: JobDirectory) -> int:
+    """Return the free bytes of the directory's file system."""
     try:
         found = os.statvfs(place.folder.fd if place.folder.fd is not None else place.folder.path)
     except OSError:
         return 0
     return found.f_bavail * found.f_frsize
+
+
+_PAUSE_S: Final = 0.1
+
+
+def open_job_storage(plan: Plan, attempt: AttemptId, *, driver_here: bool = True) -> Storage | None:
+    """Open the storage of a BATCH job; its files are kept until it is closed. Return None for a STREAMING job.
+
+    Each worker opens one, and the host opens one in the driver from the job's start to its end.
+
+    >>> from headgate.config import Settings
+    >>> from headgate.graph.plan import Plan
+    >>> open_job_storage(Plan("1", "nothing", (), (), workers=1, settings=Settings()), attempt=1) is None
+    True
+
+    Raises:
+        StorageError: a directory cannot be made.
+    """
+    if not plan.batch:
+        return None
+    storage = Storage(plan.settings.batch, plan.job, attempt, driver_here=driver_here)
+    storage.open()
+    return storage
+
+
+def remove_job_files(plan: Plan, storage: Storage, timeout_s: float) -> None:
+    """Remove all files of an ended job from this machine; `storage` is the host's. Blocks up to `timeout_s`.
+
+    A worker that was killed or has not left yet still holds its lock, so this tries again until `timeout_s`.
+
+    >>> import tempfile
+    >>> from headgate.config import load_settings
+    >>> from headgate.graph.plan import Plan
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     settings = load_settings(code={"batch.directories": place})
+    ...     plan = Plan("1", "nothing", (), (), workers=1, settings=settings, batch=True)
+    ...     remove_job_files(plan, open_job_storage(plan, attempt=1), timeout_s=1.0)
+    """
+    deadline = time.monotonic() + timeout_s
+    with suppress(StorageError):  # a later sweep removes the rest
+        while not storage.close(remove=True) and time.monotonic() < deadline:
+            time.sleep(_PAUSE_S)
+            again = open_job_storage(plan, AttemptId(1))
+            assert again is not None, "a BATCH job has one"
+            storage = again
+    storage.close(remove=True)

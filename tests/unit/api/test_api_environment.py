@@ -7,12 +7,12 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.support import JOIN_S as WAIT_S
+from tests.support.waiting import PATIENCE_S
 
 import headgate as hg
-from headgate.api.defaults import Defaults, use_defaults
 from headgate.api.results import Inbox
 from headgate.config import load_settings
+from headgate.config.defaults import Defaults, use_defaults
 from headgate.coordinator import Job, JobStatus
 from headgate.errors import Cancelled, ConfigError
 from headgate.ids import JobId
@@ -31,6 +31,9 @@ class Host:
 
     def default_parallelism(self):
         return 5
+
+    def check(self, plan):
+        pass
 
     def run(self, plan):
         self.plans.append(plan)
@@ -236,7 +239,7 @@ def test_enough_results_cancel_the_job():
     inbox.put_batch([1, 2, 3])
     assert list(hg.Results(inbox, job, limit=2)) == [1, 2]
     assert job.status is JobStatus.CANCELLED
-    inbox.put_batch([4])  # nobody waits for it, and it waits for nobody
+    inbox.put_batch([4])  # returns at once after the end
 
 
 def test_who_does_not_iterate_holds_the_job_back_until_it_is_over():
@@ -249,13 +252,13 @@ def test_who_does_not_iterate_holds_the_job_back_until_it_is_over():
     putting.join(0.05)
     assert putting.is_alive()
     assert next(results) == 0
-    putting.join(WAIT_S)
+    putting.join(PATIENCE_S)
     assert not putting.is_alive()
     inbox.put_batch(list(range(10_000)))
     putting = threading.Thread(target=inbox.put_batch, args=([10_000],))
     putting.start()
     job.ending(hg.ConfigError("boom"))
-    putting.join(WAIT_S)
+    putting.join(PATIENCE_S)
     assert not putting.is_alive()
     job.end(JobStatus.FAILED)
     results.close()

@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pytest
 
-from headgate.api.hints import result_hint
+from headgate.api.user_functions import result_hint
+from headgate.functions.basic import MapFunction, OutputTag
+from headgate.functions.connected import CoMapFunction
+from headgate.functions.process import ProcessFunction
 from headgate.record.registry import is_record_batch
-from headgate.task.co_functions import CoMapFunction
-from headgate.task.functions import MapFunction, OutputTag, ProcessFunction
 
 T = TypeVar("T")
 

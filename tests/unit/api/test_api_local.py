@@ -100,7 +100,7 @@ def test_what_a_function_raises_arrives_with_its_operator():
         return 1 // (n - 7)
 
     env = hg.environment(local=True, parallelism=2)
-    broken = env.from_collection(range(10)).map(explode)
+    broken = env.from_collection(range(10), parallel=True).map(explode)
     with pytest.raises(hg.UserCodeError, match="ZeroDivisionError") as caught:
         list(broken.execute_and_collect())
     assert (caught.value.operator, caught.value.subtask) == ("map(explode)", 1)
@@ -159,3 +159,13 @@ def test_two_jobs_at_once():
     second = env.from_collection("abc").execute_and_collect()
     assert sorted(second) == ["a", "b", "c"]
     assert sorted(first) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.spec("W2", "K6")
+@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("mode", ["STREAMING", "BATCH"])
+def test_nan_as_a_key_ends_the_job(parallelism, mode):
+    env = hg.environment(local=True, parallelism=parallelism, runtime_mode=mode)
+    counts = env.from_collection([1.0, float("nan"), 2.0]).key_by(lambda n: ("price", n)).count()
+    with pytest.raises(hg.UserCodeError, match="at position 1 of a tuple: NaN cannot be a key"):
+        list(counts.execute_and_collect())

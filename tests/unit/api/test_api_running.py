@@ -1,17 +1,17 @@
-"""What is shown while somebody waits for a job, and what Ctrl-C does."""
+"""The progress shown while a thread waits for a job, and the effect of Ctrl-C."""
 
 import io
 import sys
 import time
 
 import pytest
-from tests.support_streams import wait_until
+from tests.support.waiting import wait_until
 
 import headgate as hg
 from headgate.api import running
-from headgate.api.defaults import Defaults, use_defaults
 from headgate.api.results import Inbox, Results
-from headgate.api.running import await_job, saying, unfinished, watching
+from headgate.api.running import await_job, showing_activity, showing_progress, unfinished_jobs
+from headgate.config.defaults import Defaults, use_defaults
 from headgate.coordinator.job import Job, JobStatus
 from headgate.ids import JobId
 from headgate.observe.progress import Progress
@@ -55,8 +55,8 @@ def stderr(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch):
-    monkeypatch.setattr(running, "_SAY_AFTER_S", 0.001)
-    monkeypatch.setattr(running, "_PLAIN_S", 0.001)
+    monkeypatch.setattr(running, "_ACTIVITY_S", 0.001)
+    monkeypatch.setattr(running, "_LINE_S", 0.001)
 
 
 def test_ctrl_c_cancels_the_job_and_is_raised_again():
@@ -120,17 +120,17 @@ def test_one_job_at_a_time_is_shown(stderr):
     terminal = stderr(Terminal())
     one, other = Waited(), Waited()
     other.name = "other"
-    with watching(one), watching(other):
+    with showing_progress(one), showing_progress(other):
         wait_until(lambda: "etl: running" in terminal.getvalue(), "a view")
-        assert running._shown.locked()
-    assert not running._shown.locked()
-    with watching(other):
+        assert running._display.locked()
+    assert not running._display.locked()
+    with showing_progress(other):
         wait_until(lambda: terminal.getvalue().count("\x1b[J") > 1, "another view")
 
 
 def test_a_pipe_gets_lines_if_asked_for(stderr):
     pipe = stderr(io.StringIO())
-    with watching(Waited(), progress=True):
+    with showing_progress(Waited(), progress=True):
         wait_until(lambda: pipe.getvalue().count("\n") >= 2, "lines")
     assert set(pipe.getvalue().splitlines()) == {"etl: running, 1 s"}
 
@@ -138,21 +138,21 @@ def test_a_pipe_gets_lines_if_asked_for(stderr):
 @pytest.mark.parametrize("progress", [None, False])
 def test_a_pipe_is_left_alone_otherwise(progress, stderr):
     pipe = stderr(io.StringIO())
-    with watching(Waited(), progress), saying("starting Spark", progress):
+    with showing_progress(Waited(), progress), showing_activity("starting Spark", progress):
         time.sleep(0.05)
     assert pipe.getvalue() == ""
 
 
 def test_a_terminal_is_told_what_takes_long_and_it_vanishes(stderr):
     terminal = stderr(Terminal())
-    with saying("starting Spark"):
+    with showing_activity("starting Spark"):
         wait_until(lambda: terminal.getvalue().count("starting Spark ... 0 s") > 1, "a word")
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
 def test_a_pipe_is_told_once_if_asked_for(stderr):
     pipe = stderr(io.StringIO())
-    with saying("starting Spark", progress=True):
+    with showing_activity("starting Spark", progress=True):
         wait_until(lambda: "\n" in pipe.getvalue(), "a word")
         time.sleep(0.02)
     assert pipe.getvalue() == "starting Spark ...\n"
@@ -160,15 +160,15 @@ def test_a_pipe_is_told_once_if_asked_for(stderr):
 
 def test_what_is_quick_is_not_worth_a_word(stderr, monkeypatch):
     terminal = stderr(Terminal())
-    monkeypatch.setattr(running, "_SAY_AFTER_S", 60.0)
-    with saying("starting Spark"):
+    monkeypatch.setattr(running, "_ACTIVITY_S", 60.0)
+    with showing_activity("starting Spark"):
         pass
     assert terminal.getvalue() == ""
 
 
 def test_a_stream_that_is_closed_ends_the_view_and_nothing_else(stderr):
     pipe = stderr(io.StringIO())
-    with watching(Waited(), progress=True):
+    with showing_progress(Waited(), progress=True):
         pipe.close()
         time.sleep(0.02)
 
@@ -177,9 +177,9 @@ def test_jobs_that_are_not_over_are_known():
     env = hg.environment(local=True, parallelism=1)
     env.rate(100).for_each(lambda n: None)
     job = env.execute_async("endless")
-    assert job in unfinished()
+    assert job in unfinished_jobs()
     job.cancel()
-    assert job not in unfinished()
+    assert job not in unfinished_jobs()
 
 
 def test_an_environment_remembers_what_progress_was_asked_for(stderr):

@@ -19,6 +19,9 @@ class Host:
     def __init__(self):
         self.plans = []
 
+    def check(self, plan):
+        pass
+
     def run(self, plan):
         self.plans.append(plan)
         job = Job(plan.job, plan.name, progress=lambda: None, cancel=print)
@@ -46,7 +49,7 @@ def only_exchange(env):
 
 
 def ints(env):
-    return env.from_collection([1, 2, 3], type_info=int)
+    return env.from_collection([1, 2, 3], type_info=int, parallel=True)
 
 
 @pytest.mark.parametrize("kind", ["rebalance", "rescale", "shuffle", "broadcast", "global_"])
@@ -100,7 +103,14 @@ def test_names(env):
         def map(self, value):
             return len(value)
 
-    stream = env.from_collection(["to"]).map(Length()).map(str.upper).map(lambda w: w).filter(len).name("mine")
+    stream = (
+        env.from_collection(["to"], parallel=True)
+        .map(Length())
+        .map(str.upper)
+        .map(lambda w: w)
+        .filter(len)
+        .name("mine")
+    )
     stream.key_by(len).sum(1)
     assert names(env) == ["collection -> map(Length) -> map(upper) -> map -> mine", "sum(1)"]
 
@@ -156,7 +166,7 @@ def test_operators_after_a_window_of_all_are_parallel_again(env):
 
 
 def test_connected_streams_have_two_inputs(env):
-    keyed = ints(env).connect(env.from_collection(["a"])).key_by(str, str.upper)
+    keyed = ints(env).connect(env.from_collection(["a"], parallel=True)).key_by(str, str.upper)
     keyed.co_map(str, str)
     made = plan(env)
     assert [(one.input, one.ship.kind, one.hint) for one in made.inputs(2)] == [
@@ -282,7 +292,7 @@ def test_a_join_needs_keys_and_a_window(env):
 
 
 def test_key_by_columns(env):
-    arrow = env.from_collection([("to", 1)]).to_arrow()
+    arrow = env.from_collection([("to", 1)], parallel=True).to_arrow()
     arrow.key_by("word").map_batches(lambda batch: batch, form="arrow")
     exchange = only_exchange(env)
     assert (exchange.ship.kind, exchange.ship.columns, exchange.hint) == (ShipKind.HASH_COLUMNS, ("word",), "arrow")
@@ -291,7 +301,7 @@ def test_key_by_columns(env):
 
 
 def test_rows_and_batches_are_not_mixed_up(env):
-    rows = env.from_collection([("to", 1)])
+    rows = env.from_collection([("to", 1)], parallel=True)
     arrow = rows.to_arrow()
     assert arrow.is_arrow
     assert arrow.rebalance().is_arrow
@@ -325,3 +335,23 @@ def test_rows_and_batches_are_not_mixed_up(env):
         rows.map_batches(len, form="polars")
     with pytest.raises(ValueError, match="'tuple' or 'dict'"):
         arrow.from_arrow("list")
+
+
+SHIPPING = {
+    "shuffle": (), "rebalance": (), "rescale": (), "broadcast": (), "forward": (), "global_": (),
+    "partition_custom": (lambda n, subtasks: 0,),
+}  # fmt: skip
+
+
+@pytest.mark.spec("W1")
+@pytest.mark.parametrize("how", SHIPPING)
+@pytest.mark.parametrize("arrow", [False, True])
+def test_shipping_does_not_undo_key_by(env, how, arrow):
+    keyed = ints(env).to_arrow().key_by("n") if arrow else ints(env).key_by(lambda n: n % 2)
+    with pytest.raises(TypeError, match=rf"^{how} .*key_by"):
+        getattr(keyed, how)(*SHIPPING[how])
+
+
+def test_a_keyed_stream_has_windows_of_all_records(env):
+    ints(env).key_by(lambda n: n % 2).count_window_all(2).reduce(max)
+    assert only_exchange(env).ship.kind.value == "global"

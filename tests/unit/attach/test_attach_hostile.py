@@ -1,4 +1,4 @@
-"""Bad input at the socket costs the connection, and nothing else."""
+"""Invalid input at the socket ends its connection, and nothing else."""
 
 import socket
 import threading
@@ -6,17 +6,18 @@ from contextlib import ExitStack
 
 import msgspec
 import pytest
-from tests.support_attach import WAIT_S, FakeJob, all_of, connected, ended, message, offered, until
+from tests.support.published_jobs import FakeJob, all_of, connected, ended, message, offered
+from tests.support.waiting import PATIENCE_S, wait_until
 
 from headgate.attach import running, server
-from headgate.attach.protocol import MAX_QUESTION_BYTES
+from headgate.attach.protocol import MAX_REQUEST_BYTES
 
 GOOD = b'{"what":"view","job":"job-1"}'
 
 
 @pytest.fixture
 def root(tmp_path):
-    """A process with one job, which is as well after the test as before, and has nobody waiting."""
+    """Yield the state directory of a process with one job; after the test it still answers, and has no connection."""
     root = tmp_path / "state"
     job = FakeJob()
     with offered(root, job) as offers:
@@ -24,7 +25,7 @@ def root(tmp_path):
         (seen,) = running(root)
         assert seen.view() == job.view()
         (one,) = offers._servers
-        until(lambda: not one._connections)
+        wait_until(lambda: not one._connections)
 
 
 def error_of(data):
@@ -37,7 +38,7 @@ def error_of(data):
     "data",
     [
         b"\x00\x00\x00\x00",
-        (MAX_QUESTION_BYTES + 1).to_bytes(4, "big") + bytes(MAX_QUESTION_BYTES + 1),
+        (MAX_REQUEST_BYTES + 1).to_bytes(4, "big") + bytes(MAX_REQUEST_BYTES + 1),
         b"\xff\xff\xff\xff" + GOOD,
         b"GET /api/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
@@ -45,7 +46,7 @@ def error_of(data):
     ],
     ids=["empty", "too long", "absurd", "http", "tls", "bytes"],
 )
-def test_what_is_no_message_is_hung_up_on(data, root):
+def test_bytes_that_are_no_message_end_the_connection(data, root):
     with connected(root) as sock:
         with_what_was_read = all_of_after(sock, data)
         assert with_what_was_read == b""
@@ -60,7 +61,7 @@ def all_of_after(sock, data):
 
 
 @pytest.mark.parametrize("cut", range(4 + len(GOOD)))
-def test_a_message_that_is_broken_off(cut, root):
+def test_an_incomplete_message_ends_the_connection(cut, root):
     with connected(root) as sock:
         sock.sendall(message(GOOD)[:cut])
         sock.shutdown(socket.SHUT_WR)
@@ -89,7 +90,7 @@ def test_a_message_that_is_broken_off(cut, root):
         b'{"what":"view","job":"' + b"x" * 300 + b'"}',
     ],
 )
-def test_a_message_that_is_no_question_is_told_so(body, root):
+def test_a_message_that_is_no_request_is_answered_with_an_error(body, root):
     with connected(root) as sock:
         sock.sendall(message(body))
         assert error_of(all_of(sock))
@@ -97,21 +98,21 @@ def test_a_message_that_is_no_question_is_told_so(body, root):
 
 @pytest.mark.parametrize("job", ["", "job-2", "job-", "../job-1", "job-1\x00"])
 @pytest.mark.parametrize("what", ["view", "cancel"])
-def test_a_job_that_is_not_there(what, job, root):
+def test_an_unknown_job_is_answered_as_gone(what, job, root):
     with connected(root) as sock:
         sock.sendall(message(msgspec.json.encode({"what": what, "job": job})))
         assert "has no job" in error_of(all_of(sock))
 
 
-def test_only_one_question_is_answered(root):
+def test_only_one_request_per_connection_is_answered(root):
     with connected(root) as sock:
         sock.sendall(message(GOOD) * 3)
         data = all_of(sock)
         assert len(data) == 4 + int.from_bytes(data[:4], "big")
 
 
-def test_who_says_nothing_or_too_slowly_is_hung_up_on(root, monkeypatch):
-    monkeypatch.setattr(server, "_QUESTION_S", 0.2)
+def test_a_silent_or_slow_client_is_disconnected(root, monkeypatch):
+    monkeypatch.setattr(server, "_REQUEST_S", 0.2)
     with connected(root) as silent, connected(root) as slow:
         stop = threading.Event()
 
@@ -129,12 +130,12 @@ def test_who_says_nothing_or_too_slowly_is_hung_up_on(root, monkeypatch):
         assert all_of(silent) == b""
         assert all_of(slow) == b""
         stop.set()
-        thread.join(WAIT_S)
+        thread.join(PATIENCE_S)
 
 
-def test_who_does_not_take_the_answer_is_hung_up_on(root, monkeypatch):
+def test_a_client_that_does_not_read_is_disconnected(root, monkeypatch):
     monkeypatch.setattr(server, "_ANSWER_S", 0.2)
-    monkeypatch.setattr(server, "_found", lambda job, question: b'"%s"' % (b"x" * 10_000_000))
+    monkeypatch.setattr(server, "_result", lambda job, question: b'"%s"' % (b"x" * 10_000_000))
     with connected(root) as sock:
         sock.sendall(message(GOOD))
         assert len(all_of_later(sock)) < 10_000_000
@@ -150,11 +151,11 @@ def test_too_large_an_answer_is_an_error(root, monkeypatch):
     monkeypatch.setattr(server, "MAX_ANSWER_BYTES", 1000)
     with connected(root) as sock:
         sock.sendall(message(GOOD))
-        assert "which is too much" in error_of(all_of(sock))
+        assert "that is too much" in error_of(all_of(sock))
     monkeypatch.undo()
 
 
-def test_a_crowd_is_kept_out_and_others_get_their_turn_again(root):
+def test_connections_beyond_the_limit_are_closed_and_later_ones_accepted(root):
     with ExitStack() as opened:
         crowd = [opened.enter_context(connected(root)) for _ in range(server.MAX_CONNECTIONS)]
         with connected(root) as sock:
@@ -165,25 +166,25 @@ def test_a_crowd_is_kept_out_and_others_get_their_turn_again(root):
         assert len(running(root)) == 1
 
 
-def test_the_end_does_not_wait_for_who_says_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(server, "_QUESTION_S", 10 * WAIT_S)
-    monkeypatch.setattr(server, "_CLOSE_S", 10 * WAIT_S)
+def test_closing_does_not_wait_for_silent_clients(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "_REQUEST_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(server, "_CLOSE_S", 10 * PATIENCE_S)
     job = FakeJob()
     with offered(tmp_path / "state", job) as offers, connected(tmp_path / "state") as sock:
-        until(lambda: all(one._connections for one in offers._servers))
+        wait_until(lambda: all(one._connections for one in offers._servers))
         job.end()
         assert all_of(sock) == b""
         ended(offers)
 
 
-def test_an_answer_that_was_begun_is_given(tmp_path):
-    """A job ends while somebody waits for its answer."""
+def test_an_answer_in_progress_is_sent_at_the_end(tmp_path):
+    """A job ends while a client waits for its answer."""
     root, job = tmp_path / "state", FakeJob()
     with offered(root, job), connected(root) as sock:
         job.gate.clear()
         sock.sendall(message(b'{"what":"why","job":"job-1"}'))
-        until(lambda: "why" in job.calls)
+        wait_until(lambda: "why" in job.calls)
         job.end()
-        until(lambda: not running(root))
+        wait_until(lambda: not running(root))
         job.gate.set()
         assert b'"cause"' in all_of(sock)

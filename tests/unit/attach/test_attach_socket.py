@@ -1,4 +1,4 @@
-"""Jobs of another process: found, asked, gone. The other process is this one; the sockets are real."""
+"""Jobs of another process: finding them, and requests about them."""
 
 import os
 import socket
@@ -7,15 +7,16 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from tests.support_attach import WAIT_S, FakeJob, all_of, connected, message, offered, sockets, until
-from tests.support_views import FakeWatched
+from tests.support.job_views import FakeWatched
+from tests.support.published_jobs import FakeJob, all_of, connected, message, offered, sockets
+from tests.support.waiting import PATIENCE_S, wait_until
 
 from headgate.attach import client, find, kept, running, server
 from headgate.attach.client import AttachedJob
-from headgate.attach.kept import KeptJob
-from headgate.attach.places import PrivateDirectory
+from headgate.attach.directories import PrivateDirectory
+from headgate.attach.kept_jobs import KeptJob
 from headgate.errors import AuthError, ConfigError, HeadgateError, RemoteProtocolError
-from headgate.observe import JobStatus, SettingView, Watched
+from headgate.observe import JobStatus, ObservedJob, SettingView
 
 
 @pytest.fixture
@@ -23,12 +24,12 @@ def root(tmp_path):
     return tmp_path / "state"
 
 
-def as_watched(job: AttachedJob | KeptJob) -> Watched:
-    """The type checker looks at this; so does whoever changes the protocol."""
+def as_watched(job: AttachedJob | KeptJob) -> ObservedJob:
+    """Checked by mypy: these classes implement the protocol."""
     return job
 
 
-def test_everything_can_be_asked_from_elsewhere(root):
+def test_an_attached_job_has_all_answers(root):
     job = FakeJob(vertices=4, subtasks=3)
     with offered(root, job):
         (seen,) = running(root)
@@ -44,7 +45,7 @@ def test_everything_can_be_asked_from_elsewhere(root):
         assert job.status is JobStatus.CANCELLED
 
 
-def test_who_asks_why_waits_as_long_as_the_job_samples(root):
+def test_the_time_limit_of_why_follows_the_settings_of_sampling(root):
     job = FakeJob()
     slow = (("backpressure.samples", "200"), ("backpressure.delay", "1 s"))
     with offered(root, job):
@@ -56,14 +57,14 @@ def test_who_asks_why_waits_as_long_as_the_job_samples(root):
         assert seen._sampling_s() == 5 + client._SAMPLING_S
 
 
-def test_a_view_of_a_large_job_comes_whole(root):
+def test_a_view_of_a_large_job_is_complete(root):
     job = FakeJob(vertices=30, subtasks=20)
     with offered(root, job):
         (seen,) = running(root)
         assert seen.view(timeline=True) == job.view(timeline=True)
 
 
-def test_jobs_are_found_by_id_name_or_nothing(root):
+def test_jobs_are_found_by_id_by_name_or_as_the_only_one(root):
     old, new = FakeJob("job-abc1", "etl", at_ms=1000_000), FakeJob("job-abd2", "words", at_ms=2000_000)
     with offered(root, old, new):
         assert [one.id for one in running(root)] == ["job-abd2", "job-abc1"]
@@ -77,7 +78,7 @@ def test_jobs_are_found_by_id_name_or_nothing(root):
             find("nonesuch", root=root)
 
 
-def test_one_that_runs_comes_before_one_that_was_kept(root):
+def test_a_running_job_is_preferred_to_a_kept_one(root):
     with offered(root, FakeJob("job-1", "etl")):
         pass
     assert find("etl", root=root).view().progress.status is JobStatus.FINISHED
@@ -87,25 +88,25 @@ def test_one_that_runs_comes_before_one_that_was_kept(root):
     assert find("etl", root=root).id == "job-2", "the newest"
 
 
-def test_there_is_nothing_to_look_at(root):
-    with pytest.raises(ConfigError, match="no job to look at: none runs, and none was kept in"):
+def test_without_a_job_there_is_an_error(root):
+    with pytest.raises(ConfigError, match="there is no job: none runs, and none was kept in"):
         find(None, root=root)
     assert not root.exists()
 
 
-def test_a_job_that_ends_while_it_is_looked_at_goes_on_as_its_file(root):
+def test_an_attached_job_that_ends_continues_with_its_file(root):
     one, other = FakeJob("job-1"), FakeJob("job-2")
     with offered(root, one, other):
         seen = find("job-1", root=root)
         one.end()
-        until(lambda: len(kept(root)) == 1)
+        wait_until(lambda: len(kept(root)) == 1)
         assert seen.view(timeline=True) == one.shown, "its process goes on"
     seen = find("job-2", root=root)
     assert isinstance(seen, KeptJob)
     assert seen.view(timeline=True) == other.shown
 
 
-def test_there_is_no_moment_between_running_and_kept(root):
+def test_a_job_is_published_or_kept_at_any_time(root):
     """Whoever asks while a job ends gets an answer every time."""
     for number in range(20):
         job = FakeJob(f"job-{number}")
@@ -116,18 +117,16 @@ def test_there_is_no_moment_between_running_and_kept(root):
             assert set(statuses) == {JobStatus.FINISHED}
 
 
-def test_nothing_was_kept_of_a_job_that_is_gone(root):
+def test_a_job_that_is_gone_without_a_file_is_an_error(root):
     job = FakeJob(keep=0)
     with offered(root, job):
         seen = find("job-1", root=root)
-    with pytest.raises(
-        HeadgateError, match=r"etl \(job-1\) is over, or its process \d+ is, and nothing was kept of it"
-    ):
+    with pytest.raises(HeadgateError, match=r"etl \(job-1\) is over, or its process \d+ is, and it has no file"):
         seen.view()
     assert not (root / "jobs").exists()
 
 
-def test_errors_come_as_text(root):
+def test_errors_are_received_as_text(root):
     job = FakeJob()
     with offered(root, job):
         (seen,) = running(root)
@@ -152,7 +151,7 @@ def test_the_socket_is_for_this_user_only(root):
         os.umask(before)
 
 
-def test_a_path_longer_than_an_address_can_be(tmp_path):
+def test_a_path_that_is_too_long_for_a_socket_address(tmp_path):
     root = tmp_path / ("deep" * 30) / ("deeper" * 30)
     assert len(str(root)) > 108
     with offered(root, FakeJob()):
@@ -175,7 +174,7 @@ def test_stale_sockets_are_removed_and_live_ones_are_not(root):
         assert len(sockets(root)) == 1
 
 
-def test_what_other_machines_have_in_the_same_directory_is_left_alone(root):
+def test_sockets_of_other_machines_in_the_same_directory_are_kept(root):
     theirs, noise = left_behind(root, "elsewhere-99999-0.sock"), root / "run" / f"{server.host_prefix()}notes.txt"
     noise.write_text("mine")
     assert running(root) == []
@@ -183,14 +182,14 @@ def test_what_other_machines_have_in_the_same_directory_is_left_alone(root):
     assert noise.exists()
 
 
-def test_a_file_where_a_socket_should_be_is_no_process(root):
+def test_a_file_in_place_of_a_socket_is_skipped(root):
     with offered(root, FakeJob()):
         (root / "run" / f"{server.host_prefix()}1-0.sock").write_text("no socket")
         (root / "run" / f"{server.host_prefix()}2-0.sock").symlink_to("/dev/null")
         assert [one.id for one in running(root)] == ["job-1"]
 
 
-def test_another_users_process_is_not_believed(root, monkeypatch):
+def test_answers_of_another_users_process_are_refused(root, monkeypatch):
     with offered(root, FakeJob()):
         (seen,) = running(root)
         monkeypatch.setattr(client, "peer_uid", lambda sock: 12345)
@@ -209,21 +208,21 @@ def test_another_users_process_is_not_answered(root, monkeypatch):
         assert len(running(root)) == 1
 
 
-def test_a_process_that_does_not_answer_is_given_up(root, monkeypatch, caplog):
+def test_a_process_that_does_not_answer_is_skipped(root, monkeypatch, caplog):
     job = FakeJob()
     with offered(root, job):
         monkeypatch.setattr(client, "_LIST_S", 0.05)
-        monkeypatch.setattr(FakeWatched, "view", lambda self, *, timeline=False: self.gate.wait(WAIT_S))
+        monkeypatch.setattr(FakeWatched, "view", lambda self, *, timeline=False: self.gate.wait(PATIENCE_S))
         job.gate.clear()
         assert running(root) == []
         assert "does not answer within 0.05 s: is it stopped?" in caplog.text
 
 
-def test_an_answer_of_another_version_is_not_understood(root, monkeypatch):
+def test_an_answer_that_is_not_valid_is_an_error(root, monkeypatch):
     with offered(root, FakeJob()):
         (seen,) = running(root)
-        monkeypatch.setattr(server, "_found", lambda job, question: b'{"at_ms":"now"}')
-        with pytest.raises(HeadgateError, match="not what headgate keeps of a job"):
+        monkeypatch.setattr(server, "_result", lambda job, question: b'{"at_ms":"now"}')
+        with pytest.raises(HeadgateError, match="this is not the view of a job"):
             seen.view()
         with pytest.raises(RemoteProtocolError, match="another version of headgate"):
             seen.timeline()

@@ -5,12 +5,27 @@ import threading
 from dataclasses import replace
 
 import pytest
-from tests.support_control import ATTEMPT, SECRET, Site, plan_of
-from tests.support_streams import PATIENCE_S, wait_until
+from tests.support.coordinator import ATTEMPT, SECRET, SEGMENTS, Site, plan_of
+from tests.support.waiting import PATIENCE_S, wait_until
 
 import headgate
-from headgate.coordinator import JobStatus, batch_coordinator
-from headgate.coordinator.batch_coordinator import coordinator_for
+from headgate.config import load_settings
+from headgate.control.messages import (
+    Adopt,
+    Cancel,
+    DeployRegion,
+    Done,
+    Failed,
+    PartitionConsumable,
+    PartitionLocation,
+    RegionOver,
+    Register,
+    Release,
+    TaskState,
+    TaskStateChanged,
+)
+from headgate.coordinator import JobStatus, batch
+from headgate.coordinator.batch import coordinator_for
 from headgate.errors import (
     HeadgateError,
     InsufficientBuffers,
@@ -20,23 +35,8 @@ from headgate.errors import (
     TransportError,
     UserCodeError,
 )
-from headgate.graph.plan import Exchange, Ship, ShipKind, Vertex
+from headgate.graph.plan import Exchange, Partition, Ship, ShipKind, Vertex
 from headgate.ids import AttemptId
-from headgate.worker.messages import (
-    Adopt,
-    Cancel,
-    DeployRegion,
-    Done,
-    Failed,
-    Partition,
-    PartitionConsumable,
-    RegionOver,
-    Register,
-    Release,
-    TaskState,
-    TaskStateChanged,
-    Wire,
-)
 
 BROKE = UserCodeError("division by zero", operator="map", subtask=0)
 WORDS = [Partition(0, 0, 0), Partition(0, 0, 1)]
@@ -71,20 +71,22 @@ class BatchSite(Site):
         self._stack.callback(self.coordinator.close)
         self.attempt = ATTEMPT
 
-    def worker(self, number=0, *, found=(), **options):
+    def worker(self, number=0, *, found=(), segments=SEGMENTS, **options):
         made = super().worker(number, register=False, **{"attempt": self.attempt, **options})
-        made.say(Register("127.0.0.1", 9000 + number, os.getpid(), headgate.__version__, list(found)))
+        made.say(Register("127.0.0.1", 9000 + number, os.getpid(), headgate.__version__, list(found), segments))
         return made
 
-    def all_workers(self, found=()):
-        return [self.worker(number, found=found) for number in range(self.plan.workers + self.plan.uses_driver)]
+    def all_workers(self, found=(), **options):
+        return [
+            self.worker(number, found=found, **options) for number in range(self.plan.workers + self.plan.uses_driver)
+        ]
 
-    def next_attempt(self, found=()):
+    def next_attempt(self, found=(), **options):
         """The workers of the attempt that follows."""
         following = self.coordinator.next_attempt(self.attempt)
         assert following == self.attempt + 1
         self.attempt = following
-        return self.all_workers(found)
+        return self.all_workers(found, **options)
 
     @property
     def texts(self):
@@ -133,7 +135,7 @@ def test_regions_run_one_after_another_and_the_end_is_told():
         assert site.job.status is JobStatus.RUNNING
         finish(first, 0)
         finish(second, 0)
-        wires = [Wire(WORDS[0], 0, "127.0.0.1", 9000), Wire(WORDS[1], 1, "127.0.0.1", 9001)]
+        wires = [PartitionLocation(WORDS[0], 0, "127.0.0.1", 9000), PartitionLocation(WORDS[1], 1, "127.0.0.1", 9001)]
         assert sorted(deployed(first, 1).inputs, key=lambda one: one.worker) == wires
         assert deployed(second, 1) == DeployRegion(1, 1, 1, [1], wires)
         finish(first, 1, outputs=0)
@@ -145,6 +147,22 @@ def test_regions_run_one_after_another_and_the_end_is_told():
         assert site.job.status is JobStatus.FINISHED
         assert (first.wait_lost(), second.wait_lost()) == (None, None)
         assert site.coordinator.next_attempt(ATTEMPT) is None
+
+
+@pytest.mark.spec("M5", "T4")
+def test_workers_of_a_later_attempt_with_too_little_memory_get_nothing_to_run():
+    with BatchSite() as site:  # most: a gate of 2 channels that may both be remote (4 buffers), and 2 to read ahead
+        first, second = site.all_workers(segments=6)
+        deployed(first, 0)
+        deployed(second, 0)
+        second.close()
+        leave(first, keep=True)
+        workers = site.next_attempt(segments=5)
+        with pytest.raises(InsufficientBuffers, match="needs 6 network buffers on worker 0, which has 5"):
+            site.job.await_termination(PATIENCE_S)
+        for worker in workers:
+            assert not cancelled(worker).keep
+            assert not [one for one in worker.heard if isinstance(one, DeployRegion)]
 
 
 def test_the_job_is_not_over_before_all_have_left():
@@ -225,7 +243,7 @@ def test_who_fails_because_another_is_lost_does_not_pay_for_it():
 
 
 def test_who_fails_though_nobody_is_lost_is_run_again(monkeypatch):
-    monkeypatch.setattr(batch_coordinator, "_BLAME_S", 0.01)
+    monkeypatch.setattr(batch, "_LOSS_NOTICED_S", 0.01)
     with BatchSite() as site:
         first, _ = site.all_workers()
         fail(first, ProducerFailed("its producer failed"))
@@ -340,6 +358,57 @@ def test_a_worker_may_be_lost_before_all_are_there():
         assert deployed(second, 0)
 
 
+@pytest.mark.spec("T4")
+def test_attempts_in_which_nothing_ran_do_not_count(monkeypatch):
+    monkeypatch.setattr(batch, "_PAUSE_S", 0.001)
+    with BatchSite(attempts=2) as site:
+        for number in range(5):
+            if number:
+                site.attempt = site.coordinator.next_attempt(site.attempt)
+            first = site.worker(0)  # the second worker has no slot
+            wait_until(lambda: site.job.last_progress.workers[0].pid, "the registration")
+            first.link.abort()
+        first, second = site.next_attempt()
+        deployed(first, 0)
+        second.link.abort()
+        leave(first, keep=True)
+        first, _ = site.next_attempt()
+        assert deployed(first, 0, run=2), "the first attempt that counts"
+
+
+@pytest.mark.spec("T4")
+def test_attempts_in_which_nothing_runs_end_with_the_time_for_slots(monkeypatch):
+    monkeypatch.setattr(batch, "_PAUSE_S", 0.001)
+    settings = load_settings(code={"batch.slots_timeout": "200 ms"})
+    with BatchSite(replace(batch_plan(), settings=settings), attempts=1000) as site:
+        for number in range(100_000):
+            following = site.coordinator.next_attempt(site.attempt) if number else site.attempt
+            if following is None:
+                break
+            site.attempt = following
+            site.worker(0).link.abort()
+            wait_until(lambda: site.coordinator._attempt > site.attempt or site.job.status.over, "the loss")
+        with pytest.raises(
+            TransportError, match=r"no task has run for more than 200 ms \(batch.slots_timeout\): worker 0"
+        ):
+            site.job.await_termination(PATIENCE_S)
+        assert number > 1, "there were several tries"
+
+
+def test_a_host_that_waits_for_slots_gets_more_time_for_its_workers():
+    with BatchSite(registration_timeout_s=0.2) as site:
+        first, second = site.all_workers()
+        deployed(second, 0)
+        second.link.abort()
+        leave(first, keep=True)
+        assert site.coordinator.next_attempt(ATTEMPT) == ATTEMPT + 1
+        site.coordinator.await_workers(PATIENCE_S)
+        assert not site.job.wait(0.5)
+        site.coordinator.await_workers(0)
+        with pytest.raises(RequestTimeout, match="2 of 2 workers"):
+            site.job.await_termination(PATIENCE_S)
+
+
 def test_workers_that_are_always_lost_fail_the_job():
     with BatchSite(attempts=3) as site:
         for number in range(3):
@@ -402,7 +471,7 @@ def test_what_the_driver_prints_needs_nobody_else():
     with BatchSite(batch_plan(driver=True)) as site:
         first, second, driver = finished_but_for_the_driver(site)
         finish(driver, 2, subtask=0)
-        assert deployed(driver, 3).inputs == [Wire(Partition(2, 0, 0), 2, "127.0.0.1", 9002)]
+        assert deployed(driver, 3).inputs == [PartitionLocation(Partition(2, 0, 0), 2, "127.0.0.1", 9002)]
         first.link.abort()
         second.link.abort()
         site.coordinator.fail(

@@ -4,11 +4,22 @@ import os
 import threading
 
 import pytest
-from tests.support import Thread
-from tests.support_control import ATTEMPT, JOB, SECRET, FakeWorker, Site, plan_of
-from tests.support_streams import PATIENCE_S, wait_until
+from tests.support.coordinator import ATTEMPT, JOB, SECRET, FakeWorker, Site, plan_of
+from tests.support.threads import Thread
+from tests.support.waiting import PATIENCE_S, wait_until
 
 from headgate.config import Settings
+from headgate.control.messages import (
+    Cancel,
+    Deploy,
+    Done,
+    Failed,
+    PartitionConsumable,
+    PartitionLocation,
+    TaskState,
+    TaskStateChanged,
+)
+from headgate.control.reports import ProcessMeters, SubtaskReport, WorkerReport
 from headgate.coordinator import Coordinator, JobStatus
 from headgate.errors import (
     ConfigError,
@@ -19,26 +30,13 @@ from headgate.errors import (
     TransportError,
     UserCodeError,
 )
-from headgate.graph.plan import Plan, ShipKind
-from headgate.worker.messages import (
-    Cancel,
-    Deploy,
-    Done,
-    Failed,
-    Partition,
-    PartitionConsumable,
-    Report,
-    SubtaskReport,
-    TaskState,
-    TaskStateChanged,
-    Wire,
-)
+from headgate.graph.plan import Partition, Plan, ShipKind
 
 BROKE = UserCodeError("division by zero", operator="map", subtask=3, trace="Traceback: line 1")
 
 
 def subtask_report(vertex, subtask, records=0):
-    return SubtaskReport(vertex, subtask, records, records, 0, 0, 0, 0, busy_ns=10**9, idle_ns=0, back_pressured_ns=0)
+    return SubtaskReport(vertex=vertex, subtask=subtask, records_in=records, records_out=records, busy_ns=10**9)
 
 
 def wait_cancelled(worker):
@@ -75,10 +73,23 @@ def test_workers_begin_when_all_are_there_and_the_job_ends_when_all_are_done():
         assert changes[-1] is JobStatus.FINISHED
 
 
+@pytest.mark.spec("M5")
+def test_a_job_for_which_one_worker_has_too_little_memory_is_not_deployed_anywhere():
+    with Site(plan_of(3)) as site:  # each: a partition of 3 (4 buffers), a gate with 2 remote channels (4)
+        workers = [site.worker(0), site.worker(1, segments=7), site.worker(2, segments=8)]
+        with pytest.raises(InsufficientBuffers, match="needs 8 network buffers on worker 1, which has 7:"):
+            site.job.await_termination(PATIENCE_S)
+        assert site.job.status is JobStatus.FAILED
+        for worker in workers:
+            assert "needs 8 network buffers" in wait_cancelled(worker)
+            worker.wait_lost()
+            assert Deploy() not in worker.heard
+
+
 def test_nobody_leaves_before_all_are_done_and_then_all_do():
     with Site() as site:
         first, second = running(site)
-        first.say(Done(), Report(0, []))
+        first.say(Done(), WorkerReport(0, []))
         second.say(TaskStateChanged(0, 1, TaskState.RUNNING))
         wait_until(lambda: site.job.last_progress.vertices[0].subtasks[1].state is TaskState.RUNNING, "the state")
         assert not first.losses
@@ -92,7 +103,7 @@ def test_the_driver_is_one_more_worker_if_the_plan_has_tasks_for_it():
         worker, driver = running(site)
         assert driver.number == 1
         worker.say(PartitionConsumable(Partition(1, 0, 0)))
-        driver.wait_heard(Wire(Partition(1, 0, 0), 0, "127.0.0.1", 9000))
+        driver.wait_heard(PartitionLocation(Partition(1, 0, 0), 0, "127.0.0.1", 9000))
         worker.say(Done())
         driver.say(Done())
         assert site.job.await_termination(PATIENCE_S)
@@ -107,14 +118,14 @@ def test_readers_of_a_partition_are_wired_when_it_can_be_read_and_once(kind, rea
     with Site(plan_of(3, kind)) as site:
         workers = running(site)
         partition = Partition(0, 0, 1)
-        wire = Wire(partition, 1, "127.0.0.1", 9001)
+        wire = PartitionLocation(partition, 1, "127.0.0.1", 9001)
         workers[1].say(PartitionConsumable(partition), PartitionConsumable(partition))
         for number in readers:
             workers[number].wait_heard(wire)
         site.job.cancel(wait=False)
         for worker in workers:
             wait_cancelled(worker)
-        heard = [[one for one in worker.heard if isinstance(one, Wire)] for worker in workers]
+        heard = [[one for one in worker.heard if isinstance(one, PartitionLocation)] for worker in workers]
         assert heard == [[wire] if number in readers else [] for number in range(3)]
 
 
@@ -129,7 +140,7 @@ def test_readers_of_a_partition_are_wired_when_it_can_be_read_and_once(kind, rea
         PartitionConsumable(Partition(9, 0, 0)),
         TaskStateChanged(0, 1, TaskState.FAILED),
         TaskStateChanged(7, 0, TaskState.FAILED),
-        Report(0, [subtask_report(1, 1)]),
+        WorkerReport(0, [subtask_report(1, 1)]),
     ],
     ids=repr,
 )
@@ -227,7 +238,7 @@ def test_a_worker_lost_after_it_was_done_is_none():
         first, second = running(site)
         first.say(Done())
         first.link.close()
-        assert first.link.wait_ended(PATIENCE_S)
+        assert first.wait_lost() is None
         second.say(Done())
         assert site.job.await_termination(PATIENCE_S)
 
@@ -390,8 +401,11 @@ def test_a_plan_without_workers_is_finished_at_once():
 def test_reports_and_states_become_progress():
     with Site() as site:
         first, second = running(site)
-        first.say(TaskStateChanged(0, 0, TaskState.RUNNING), Report(1000, [subtask_report(0, 0, 5)], memory_bytes=77))
-        second.say(Report(1000, [subtask_report(0, 1, 6)]))
+        first.say(
+            TaskStateChanged(0, 0, TaskState.RUNNING),
+            WorkerReport(1000, [subtask_report(0, 0, 5)], ProcessMeters(memory_bytes=77)),
+        )
+        second.say(WorkerReport(1000, [subtask_report(0, 1, 6)]))
         wait_until(lambda: site.job.last_progress.vertices[0].records_out == 11, "both reports")
         progress = site.job.last_progress
         assert progress.status is JobStatus.RUNNING

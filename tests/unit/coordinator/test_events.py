@@ -1,11 +1,11 @@
 """The log of a job: what is said of it, how many tasks are one event, and that it stays small."""
 
 import pytest
-from tests.support_control import plan_of
+from tests.support.coordinator import plan_of
 
+from headgate.control.messages import Register, TaskState
 from headgate.coordinator.events import MAX_EVENTS, EventLog
 from headgate.observe import JobStatus
-from headgate.worker.messages import Register, TaskState
 
 
 def log_of(workers=2):

@@ -1,13 +1,13 @@
 """The handle of a job, used from several threads."""
 
 import pytest
-from tests.support import Thread
-from tests.support_streams import PATIENCE_S
+from tests.support.threads import Thread
+from tests.support.waiting import PATIENCE_S
 
+from headgate.control.messages import Failed
 from headgate.coordinator.job import Job, JobStatus
 from headgate.errors import ConfigError, HeadgateError, InsufficientBuffers, TransportError, UserCodeError
 from headgate.ids import JobId
-from headgate.worker.messages import Failed
 
 
 def new_job(cancel=lambda reason: None):

@@ -1,17 +1,18 @@
-"""Sampling from the coordinator's side, with fake workers over real sockets: who is asked, and who is believed."""
+"""StackSampling from the coordinator's side, with fake workers over real sockets: who is asked, and who is believed."""
 
 from contextlib import contextmanager
 
 import pytest
-from tests.support import Thread
-from tests.support_control import Site, plan_of
-from tests.support_streams import PATIENCE_S, wait_until
+from tests.support.coordinator import Site, plan_of
+from tests.support.threads import Thread
+from tests.support.waiting import PATIENCE_S, wait_until
 
 from headgate.config import load_settings
+from headgate.control.messages import Cancel, Deploy, Done, SampleStacks
+from headgate.control.reports import Stack, StackSamples, SubtaskSamples
 from headgate.coordinator import JobStatus
 from headgate.errors import HeadgateError, TransportError
 from headgate.observe import PressureLevel
-from headgate.worker.messages import Cancel, Deploy, Done, Sample, Sampled, StackCount, SubtaskSamples
 
 SAMPLES, DELAY_MS = 4, 3
 
@@ -28,7 +29,7 @@ def begun(workers=2, late_s=None, **more):
         fakes = site.all_workers()
         for one in fakes:
             one.wait_heard(Deploy())
-        site.sampling = site.coordinator._watch.sampling
+        site.sampling = site.coordinator._monitor.sampling
         if late_s is not None:
             site.sampling._late_s = late_s
         yield site, fakes
@@ -39,7 +40,7 @@ def samples(vertex, subtask, back_pressured=0, taken=SAMPLES, idle=0, stacks=())
 
 
 def requests(worker):
-    return [one for one in worker.heard if isinstance(one, Sample)]
+    return [one for one in worker.heard if isinstance(one, SampleStacks)]
 
 
 def request_to(worker, number=1):
@@ -48,12 +49,16 @@ def request_to(worker, number=1):
 
 
 def answer(worker, *subtasks, number=1):
-    worker.say(Sampled(request_to(worker, number).request, list(subtasks)))
+    worker.say(StackSamples(request_to(worker, number).request, list(subtasks)))
 
 
 def leave_when_told(worker):
     worker.wait(lambda: any(isinstance(one, Cancel) for one in worker.heard), "Cancel")
     worker.say(Done())
+
+
+def stack(operator, frames, count, idle=0, back_pressured=0):
+    return Stack(operator=operator, frames=tuple(frames), count=count, idle=idle, back_pressured=back_pressured)
 
 
 def ended(asking):
@@ -71,8 +76,8 @@ def test_all_workers_are_asked_as_set_and_their_answers_are_put_together():
         request = request_to(first)
         assert (request.samples, request.delay_ms, request.vertices) == (SAMPLES, DELAY_MS, [])
         assert request_to(second) == request
-        stack = StackCount("map(slow)", ["slow (job.py:7)"], 3, 0, 1)
-        answer(second, samples(0, 1, 3, stacks=[stack]), samples(1, 1, idle=4))
+        slow = stack("map(slow)", ["slow (job.py:7)"], 3, 0, 1)
+        answer(second, samples(0, 1, 3, stacks=[slow]), samples(1, 1, idle=4))
         answer(first, samples(0, 0, 0), samples(1, 0, idle=1))
         found = asking.end()
         assert (found.samples, found.delay_ms) == (SAMPLES, DELAY_MS)
@@ -185,7 +190,7 @@ def test_the_end_of_the_job_ends_the_wait(end):
         else:
             site.coordinator.close()
         assert "ended before its samples came" in ended(asking)
-        with pytest.raises(HeadgateError, match="is over, and nobody had its tasks sampled"):
+        with pytest.raises(HeadgateError, match="is over, and its tasks were not sampled"):
             site.job.pressure()
 
 
@@ -230,7 +235,7 @@ def test_a_callback_must_not_wait():
         worker.say(Done())
         assert site.job.wait(PATIENCE_S)
         wait_until(lambda: len(heard) >= 2, "the callbacks")
-        assert all("must not wait" in one for one in heard)
+        assert all("must not block" in one for one in heard)
         with pytest.raises(HeadgateError, match="is over"):
             site.job.pressure()
 
@@ -244,30 +249,30 @@ LONG = "x" * 3000
 
 
 BAD = {
-    "request 0": Sampled(0, []),
-    "request below 0": Sampled(-1, []),
-    "a request to come": Sampled(2, []),
-    "a request far from it": Sampled(2**60, []),
-    "another worker's task": Sampled(1, [samples(0, 1)]),
-    "no such vertex": Sampled(1, [samples(2, 0)]),
-    "a vertex below 0": Sampled(1, [samples(-1, 0)]),
-    "a subtask below 0": Sampled(1, [samples(0, -1)]),
-    "no such subtask": Sampled(1, [samples(0, 2**62)]),
-    "a task twice": Sampled(1, [samples(0, 0), samples(0, 0)]),
-    "more than was asked": Sampled(1, [samples(0, 0, taken=SAMPLES + 1)]),
-    "less than none": Sampled(1, [samples(0, 0, taken=-1)]),
-    "more held back than seen": Sampled(1, [samples(0, 0, back_pressured=SAMPLES + 1)]),
-    "held back below 0": Sampled(1, [samples(0, 0, back_pressured=-1)]),
-    "idle below 0": Sampled(1, [samples(0, 0, idle=-1)]),
-    "states that are too many": Sampled(1, [samples(0, 0, idle=3, back_pressured=2)]),
-    "stacks that are too many": Sampled(1, [samples(0, 0, stacks=[StackCount("", [], SAMPLES + 1)])]),
-    "a stack below 0": Sampled(1, [samples(0, 0, stacks=[StackCount("", [], -1)])]),
-    "more states than stacks": Sampled(1, [samples(0, 0, stacks=[StackCount("", [], 1, 1, 1)])]),
-    "a state of a stack below 0": Sampled(1, [samples(0, 0, stacks=[StackCount("", [], 1, -1, 0)])]),
-    "a long frame": Sampled(1, [samples(0, 0, stacks=[StackCount("", [LONG], 1)])]),
-    "a long operator": Sampled(1, [samples(0, 0, stacks=[StackCount(LONG, [], 1)])]),
-    "a deep stack": Sampled(1, [samples(0, 0, stacks=[StackCount("", ["f"] * 65, 1)])]),
-    "many stacks": Sampled(1, [samples(0, 0, stacks=[StackCount("", [], 0)] * 201)]),
+    "request 0": StackSamples(0, []),
+    "request below 0": StackSamples(-1, []),
+    "a request to come": StackSamples(2, []),
+    "a request far from it": StackSamples(2**60, []),
+    "another worker's task": StackSamples(1, [samples(0, 1)]),
+    "no such vertex": StackSamples(1, [samples(2, 0)]),
+    "a vertex below 0": StackSamples(1, [samples(-1, 0)]),
+    "a subtask below 0": StackSamples(1, [samples(0, -1)]),
+    "no such subtask": StackSamples(1, [samples(0, 2**62)]),
+    "a task twice": StackSamples(1, [samples(0, 0), samples(0, 0)]),
+    "more than was asked": StackSamples(1, [samples(0, 0, taken=SAMPLES + 1)]),
+    "less than none": StackSamples(1, [samples(0, 0, taken=-1)]),
+    "more held back than seen": StackSamples(1, [samples(0, 0, back_pressured=SAMPLES + 1)]),
+    "held back below 0": StackSamples(1, [samples(0, 0, back_pressured=-1)]),
+    "idle below 0": StackSamples(1, [samples(0, 0, idle=-1)]),
+    "states that are too many": StackSamples(1, [samples(0, 0, idle=3, back_pressured=2)]),
+    "stacks that are too many": StackSamples(1, [samples(0, 0, stacks=[stack("", [], SAMPLES + 1)])]),
+    "a stack below 0": StackSamples(1, [samples(0, 0, stacks=[stack("", [], -1)])]),
+    "more states than stacks": StackSamples(1, [samples(0, 0, stacks=[stack("", [], 1, 1, 1)])]),
+    "a state of a stack below 0": StackSamples(1, [samples(0, 0, stacks=[stack("", [], 1, -1, 0)])]),
+    "a long frame": StackSamples(1, [samples(0, 0, stacks=[stack("", [LONG], 1)])]),
+    "a long operator": StackSamples(1, [samples(0, 0, stacks=[stack(LONG, [], 1)])]),
+    "a deep stack": StackSamples(1, [samples(0, 0, stacks=[stack("", ["f"] * 65, 1)])]),
+    "many stacks": StackSamples(1, [samples(0, 0, stacks=[stack("", [], 0)] * 201)]),
 }
 
 
@@ -291,14 +296,14 @@ def test_an_answer_twice_is_refused():
         answer(first, samples(0, 0))
         answer(first, samples(0, 0))
         leave_when_told(second)
-        with pytest.raises(TransportError, match="twice, or without being asked"):
+        with pytest.raises(TransportError, match="twice, or without a request"):
             site.job.await_termination(PATIENCE_S)
         assert len(asking.end().vertices) == 1
 
 
 def test_samples_that_nobody_asked_for_are_refused():
     with begun() as (site, (first, second)):
-        first.say(Sampled(1, []))
+        first.say(StackSamples(1, []))
         leave_when_told(second)
-        with pytest.raises(TransportError, match="nobody has asked for"):
+        with pytest.raises(TransportError, match="were not requested"):
             site.job.await_termination(PATIENCE_S)

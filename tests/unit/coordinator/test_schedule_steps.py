@@ -1,15 +1,20 @@
 """The schedule of a job in BATCH, one step at a time."""
 
 import pytest
-from tests.support_schedule import Cluster, Numbers, planned, word_count
+from tests.support.schedule import Cluster, Numbers, planned, word_count
 
-from headgate.coordinator.schedule import Schedule, Verdict
+from headgate.coordinator.schedule import FailureResponse, RegionSchedule
 from headgate.graph import Edge, Ship, ShipKind, StreamGraph
 from headgate.graph.plan import Partition
 from headgate.graph.regions import Region, Regions
-from headgate.task.basic import PassOn
+from headgate.task.operators.basic import PassOn
 
-NOTHING, AGAIN, NEW_ATTEMPT, GIVE_UP = Verdict.NOTHING, Verdict.AGAIN, Verdict.NEW_ATTEMPT, Verdict.GIVE_UP
+IGNORE, RETRY, NEW_ATTEMPT, FAIL_JOB = (
+    FailureResponse.IGNORE,
+    FailureResponse.RETRY,
+    FailureResponse.NEW_ATTEMPT,
+    FailureResponse.FAIL_JOB,
+)
 
 
 def cluster_of(plan, attempts=3, host="here"):
@@ -89,9 +94,9 @@ def test_late_stages_go_first_and_sources_in_their_order():
 def test_a_run_that_fails_is_tried_again_in_place_up_to_a_limit():
     cluster = cluster_of(word_count(), attempts=3)
     runs = []
-    for verdict in AGAIN, AGAIN, GIVE_UP:
+    for response in RETRY, RETRY, FAIL_JOB:
         runs += [start.run for start in cluster.start() if start.worker == 0]
-        assert cluster.fail(0) is verdict
+        assert cluster.fail(0) is response
     assert runs == [1, 2, 3]
     assert cluster.start() == []
     assert cluster.schedule.exhausted == Region(0, 0)
@@ -100,7 +105,7 @@ def test_a_run_that_fails_is_tried_again_in_place_up_to_a_limit():
 def test_one_attempt_is_no_second_try():
     cluster = cluster_of(word_count(), attempts=1)
     cluster.start()
-    assert cluster.fail(1) is GIVE_UP
+    assert cluster.fail(1) is FAIL_JOB
 
 
 def test_what_the_host_hands_over_needs_new_workers():
@@ -114,7 +119,7 @@ def test_what_the_host_hands_over_needs_new_workers():
     assert len(cluster.start()) == 2
     finish_all(cluster)
     cluster.start()
-    assert cluster.fail(0) is AGAIN, "it reads files"
+    assert cluster.fail(0) is RETRY, "it reads files"
 
 
 def test_a_sink_in_the_driver_is_not_tried_again():
@@ -126,8 +131,8 @@ def test_a_sink_in_the_driver_is_not_tried_again():
     cluster.start()
     assert cluster.schedule.running == {Region(3, 0): 1}
     assert not cluster.schedule.needs(0)
-    assert cluster.lose(0) is NOTHING, "all that is printed is in the driver"
-    assert cluster.fail(plan.workers) is GIVE_UP
+    assert cluster.lose(0) is IGNORE, "all that is printed is in the driver"
+    assert cluster.fail(plan.workers) is FAIL_JOB
     assert cluster.schedule.exhausted == Region(3, 0)
 
 
@@ -138,7 +143,7 @@ def test_the_loss_of_the_driver_while_it_delivers():
         cluster.start()
         finish_all(cluster)
     cluster.start()
-    assert cluster.lose(plan.workers) is GIVE_UP
+    assert cluster.lose(plan.workers) is FAIL_JOB
 
 
 def test_the_loss_of_the_driver_before_it_delivers():
@@ -257,39 +262,53 @@ def test_a_run_that_was_told_to_leave_has_not_failed():
     cluster = cluster_of(word_count(), attempts=2)
     cluster.start()
     assert cluster.lose(1) is NEW_ATTEMPT
-    assert cluster.schedule.failed(Region(0, 0), 1) is NOTHING
+    assert cluster.schedule.failed(Region(0, 0), 1) is IGNORE
     cluster.leave()
     cluster.gather(["here", "here"])
     cluster.start()
-    assert cluster.fail(0) is AGAIN, "this is the first time"
+    assert cluster.fail(0) is RETRY, "this is the first time"
 
 
 def test_tries_are_counted_through_attempts():
     cluster = cluster_of(word_count(), attempts=3)
     cluster.start()
-    assert cluster.fail(0) is AGAIN
+    assert cluster.fail(0) is RETRY
     cluster.start()
     assert cluster.lose(0) is NEW_ATTEMPT
     cluster.leave()
     cluster.gather(["here", "here"])
     assert {start.region: start.run for start in cluster.start()} == {Region(0, 0): 3, Region(0, 1): 2}
-    assert cluster.lose(0) is GIVE_UP
+    assert cluster.lose(0) is FAIL_JOB
 
 
-def test_workers_that_are_lost_before_they_do_anything_are_not_waited_for_for_ever():
-    schedule = Schedule(Regions(word_count()), attempts=3)
+@pytest.mark.spec("T4")
+def test_attempts_in_which_nothing_ran_do_not_count():
+    schedule = RegionSchedule(Regions(word_count()), attempts=3)
     assert schedule.lost(0) is NEW_ATTEMPT
-    assert schedule.lost(0) is NOTHING, "it is lost once"
-    assert schedule.lost(1) is NEW_ATTEMPT, "and an attempt is in vain once"
-    schedule = schedule.renew()
-    assert schedule.lost(1) is NEW_ATTEMPT
-    assert schedule.renew().lost(1) is GIVE_UP
+    assert schedule.lost(0) is IGNORE, "it is lost once"
+    for _ in range(20):
+        assert not schedule.ran
+        schedule = schedule.renew()
+        assert schedule.lost(1) is NEW_ATTEMPT
     cluster = Cluster(Regions(word_count()))
     cluster.schedule = schedule.renew()
     cluster.gather(["here", "here"])
     cluster.start()
-    cluster.finish(0)  # so not all was in vain
-    assert cluster.lose(0) is NEW_ATTEMPT
+    assert cluster.schedule.ran
+    assert cluster.lose(0) is NEW_ATTEMPT, "the first that counts"
+    assert not cluster.schedule.renew().ran
+
+
+def test_attempts_that_end_with_the_loss_of_an_idle_worker_count():
+    """Worker 0 has finished its part and waits for worker 1, which runs."""
+    cluster = cluster_of(word_count(), attempts=3)
+    cluster.start()
+    cluster.finish(0)
+    for expected in (NEW_ATTEMPT, NEW_ATTEMPT, FAIL_JOB):
+        assert cluster.lose(0) is expected
+        cluster.leave()
+        cluster.gather(["here", "here"])
+        assert [start.worker for start in cluster.start()] == [1]
 
 
 def test_a_worker_is_needed_while_others_read_from_it():
@@ -304,11 +323,11 @@ def test_a_worker_is_needed_while_others_read_from_it():
     cluster.finish(0)
     assert not cluster.schedule.needs(1)
     assert cluster.schedule.over
-    assert cluster.lose(1) is NOTHING
+    assert cluster.lose(1) is IGNORE
 
 
 def test_names_that_nobody_knows_are_no_partitions():
-    schedule = Schedule(Regions(word_count()), attempts=3)
+    schedule = RegionSchedule(Regions(word_count()), attempts=3)
     names = [Partition(7, 0, 0), Partition(0, 3, 0), Partition(0, 0, 9), Partition(0, 0, -1), Partition(2, 0, 0)]
     schedule.found(0, names)
     assert schedule.begin() == []
@@ -319,4 +338,4 @@ def test_regions_that_nobody_knows_change_nothing():
     cluster = cluster_of(word_count())
     cluster.start()
     assert cluster.schedule.finished(Region(9, 0), 1) == []
-    assert cluster.schedule.failed(Region(0, 9), 1) is NOTHING
+    assert cluster.schedule.failed(Region(0, 9), 1) is IGNORE

@@ -8,13 +8,13 @@ import threading
 
 import pytest
 from rich.console import Console
-from tests.support_streams import PATIENCE_S, wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
+from headgate.control.messages import TaskState
 from headgate.coordinator.job import Job, JobStatus
-from headgate.coordinator.terminal import _Passing, _View, progress_table, show_progress
+from headgate.coordinator.terminal import _StreamProxy, _View, progress_table, show_progress
 from headgate.ids import JobId
 from headgate.observe.progress import Progress, VertexProgress
-from headgate.worker.messages import TaskState
 
 
 def vertex(name="words", **figures):
@@ -112,7 +112,7 @@ def test_no_line_is_wider_than_the_terminal_and_there_are_not_too_many():
 def test_it_is_quiet_where_there_is_no_terminal():
     stream = io.StringIO()
     with show_progress(running_job(vertex()), stream=stream):
-        assert not isinstance(sys.stderr, _Passing)
+        assert not isinstance(sys.stderr, _StreamProxy)
     assert stream.getvalue() == ""
 
 

@@ -1,13 +1,13 @@
 """A plan for people."""
 
 import pytest
-from tests.support_schedule import Numbers
+from tests.support.schedule import Numbers
 
 from headgate.config import Settings, load_settings
 from headgate.graph import Chaining, Edge, Ship, ShipKind, StreamGraph, explain_mermaid, explain_text, make_plan
 from headgate.ids import JobId
 from headgate.record import Serializer
-from headgate.task.basic import PassOn
+from headgate.task.operators.basic import PassOn
 
 MIB = 2**20
 

@@ -7,10 +7,10 @@ import pytest
 from headgate.config import Settings, load_settings
 from headgate.config.units import BufferTimeout
 from headgate.errors import ConfigError
+from headgate.functions.source import Source
 from headgate.graph import Chaining, Edge, Ship, ShipKind, StreamGraph, make_plan
 from headgate.ids import JobId
-from headgate.task.basic import PassOn
-from headgate.task.source import Source
+from headgate.task.operators.basic import PassOn
 
 FORWARD, HASH, REBALANCE, GLOBAL = ShipKind.FORWARD, ShipKind.HASH, ShipKind.REBALANCE, ShipKind.GLOBAL
 

@@ -1,12 +1,12 @@
 """Which vertices of a job in BATCH run together, and what regions read from each other."""
 
 import pytest
-from tests.support_schedule import Numbers, planned, word_count
+from tests.support.schedule import Numbers, planned, word_count
 
 from headgate.graph import Edge, Ship, ShipKind, StreamGraph
 from headgate.graph.plan import Partition
 from headgate.graph.regions import Region, Regions
-from headgate.task.basic import PassOn
+from headgate.task.operators.basic import PassOn
 
 
 @pytest.fixture

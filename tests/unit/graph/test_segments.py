@@ -38,7 +38,7 @@ def test_records_keep_the_default(hint: object) -> None:
     "settings",
     [
         Settings(memory=MemorySettings(segment_size=4 * KIB)),
-        load_settings(code={"memory.segment_size": "32 KiB"}, environ={}),  # the default, but somebody has said it
+        load_settings(code={"memory.segment_size": "32 KiB"}, environ={}),  # the default, but configured
     ],
 )
 def test_what_the_user_says_stays(settings: Settings) -> None:

@@ -1,5 +1,6 @@
-"""What is known of each edge: by the consumer where it has one input, by the producer where it has one output."""
+"""The figures of edges."""
 
+from headgate.control.messages import TaskState
 from headgate.observe import (
     ChannelProgress,
     EdgeProgress,
@@ -12,7 +13,6 @@ from headgate.observe import (
     VertexView,
     edge_progress,
 )
-from headgate.worker.messages import TaskState
 
 
 def graph(*edges):
@@ -42,12 +42,12 @@ def progress(*vertices):
     return Progress(job="1", name="etl", status=JobStatus.RUNNING, uptime_s=1.0, workers=(), vertices=vertices)
 
 
-def test_a_consumer_with_one_input_says_it_all():
+def test_a_consumer_with_one_input_has_all_figures():
     found = edge_progress(progress(vertex(1), vertex(2, backlog=5, queued=3)), graph((1, 2)))
     assert found == (EdgeProgress(id=0, records_per_s=20.0, bytes_per_s=2000.0, backlog=5, queued=3),)
 
 
-def test_of_a_join_the_producers_say_what_they_send_and_channels_what_waits():
+def test_the_edges_of_a_join_have_rates_of_producers_and_queues_of_channels():
     channels = (
         ChannelProgress(exchange=0, producer=0, backlog=4, queued=1),
         ChannelProgress(exchange=1, producer=0, backlog=7, queued=2),
@@ -60,7 +60,7 @@ def test_of_a_join_the_producers_say_what_they_send_and_channels_what_waits():
     assert [(one.backlog, one.queued) for one in found] == [(4, 1), (7, 2)]
 
 
-def test_what_no_task_says_is_not_made_up():
+def test_unknown_rates_are_none():
     found = edge_progress(progress(vertex(1), vertex(2), vertex(3)), graph((1, 2), (1, 3), (2, 3)))
     assert [one.records_per_s for one in found] == [20.0, None, 200.0]
 

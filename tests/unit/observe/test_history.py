@@ -1,4 +1,4 @@
-"""The ring of states: what goes in, in whatever order, comes out at its time; steps against a model without tricks."""
+"""The history of intervals: any order of reports, and steps compared with a simple model."""
 
 import logging
 
@@ -7,23 +7,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.control.reports import SubtaskInterval, SubtaskReport
 from headgate.observe.history import History
 from headgate.observe.timeline import Timeline
-from headgate.worker.messages import State, SubtaskReport
 
 LENGTH = 100
-FIELDS = State.__struct_fields__
+FIELDS = SubtaskInterval.__struct_fields__
 SUMMED = ("records_in", "records_out")
 SHARES = ("busy", "idle", "back_pressured")
 POOLS = ("in_pool", "out_pool")
 
 
 def state(busy=0, idle=0, held=0, came=0, went=0, queued=0, backlog=0, pools=(0, 0)):
-    return State(busy, idle, held, came, went, queued, backlog, *pools)
+    return SubtaskInterval(busy, idle, held, came, went, queued, backlog, *pools)
 
 
 def of(vertex, subtask, end_ms, *states):
-    return SubtaskReport(vertex, subtask, 0, 0, 0, 0, 0, 0, 0, 0, 0, states=list(states), states_at_ms=end_ms)
+    return SubtaskReport(vertex=vertex, subtask=subtask, intervals=list(states), intervals_end_ms=end_ms)
 
 
 class Kept(History):
@@ -31,7 +31,7 @@ class Kept(History):
 
     def __init__(self, tasks, keep_ms=60_000, **more):
         self.ms = 0
-        super().__init__(tasks, length_ms=LENGTH, keep_ms=keep_ms, now_ms=lambda: self.ms, **more)
+        super().__init__(tasks, interval_ms=LENGTH, keep_ms=keep_ms, now_ms=lambda: self.ms, **more)
 
     def tell(self, at_ms, *reports, worker=0):
         self.ms = max(self.ms, at_ms)
@@ -42,7 +42,7 @@ class Kept(History):
         return found, next(one for one in found.tasks if one.subtask == subtask)
 
 
-def test_before_anything_is_reported_there_is_nothing():
+def test_without_reports_the_timeline_is_empty():
     history = Kept({0: 2})
     for found in (history.timeline(seconds=10, points=10), history.full()):
         assert (found.steps, found.tasks) == (0, ())
@@ -52,7 +52,7 @@ def test_before_anything_is_reported_there_is_nothing():
 
 
 @pytest.mark.spec("B2")
-def test_states_are_at_their_time():
+def test_intervals_are_at_their_time():
     history = Kept({0: 2, 1: 1})
     history.tell(
         10_350,
@@ -72,7 +72,7 @@ def test_states_are_at_their_time():
 
 
 @pytest.mark.spec("B2")
-def test_steps_are_means_sums_and_the_most():
+def test_steps_are_means_sums_and_maxima():
     history = Kept({0: 1})
     history.tell(
         10_400,
@@ -94,7 +94,7 @@ def test_steps_are_means_sums_and_the_most():
     assert (line.in_pool, line.out_pool) == ((300, 0), (900, 0))
 
 
-def test_a_vertex_has_the_most_that_waited_at_one_moment():
+def test_queues_of_a_vertex_are_summed_before_the_maximum():
     history = Kept({0: 2})
     history.tell(
         10_200,
@@ -107,7 +107,7 @@ def test_a_vertex_has_the_most_that_waited_at_one_moment():
 
 @pytest.mark.spec("B2")
 @pytest.mark.parametrize("keep_ms", [60_000, 3_000], ids=["long", "as long as asked"])
-def test_a_step_does_not_change_from_one_look_to_the_next(keep_ms):
+def test_a_step_is_the_same_in_every_timeline(keep_ms):
     history = Kept({0: 1}, keep_ms)
     seen = {}
     for at_ms in range(20_000, 30_000, 300):
@@ -123,7 +123,7 @@ def test_a_step_does_not_change_from_one_look_to_the_next(keep_ms):
     assert max(seen) == 29_000, "the last is not over"
 
 
-def test_a_step_that_is_not_over_is_shown_if_there_is_no_other():
+def test_an_incomplete_step_is_shown_if_it_is_the_only_one():
     history = Kept({0: 1})
     history.tell(20_250, of(0, 0, 20_200, state(busy=1000, came=4)))
     found = history.timeline(seconds=60, points=3)
@@ -131,7 +131,7 @@ def test_a_step_that_is_not_over_is_shown_if_there_is_no_other():
     assert found.tasks[0].records_in == (4,)
 
 
-def test_of_tasks_that_are_over_the_last_step_counts_though_it_is_not():
+def test_after_the_end_of_tasks_the_last_step_is_shown():
     history = Kept({0: 1})
     history.tell(20_150, of(0, 0, 20_200, *[state(busy=1000, came=1)] * 8))
     assert sum(history.timeline(seconds=60, points=600).tasks[0].records_in) == 7
@@ -140,7 +140,7 @@ def test_of_tasks_that_are_over_the_last_step_counts_though_it_is_not():
     assert (found.start_ms, found.steps, found.tasks[0].records_in) == (19_000, 3, (1, 5, 2))
 
 
-def test_what_comes_late_or_again_has_its_place_and_what_is_too_old_is_dropped():
+def test_late_and_repeated_intervals_have_their_slot_and_old_ones_are_dropped():
     history = Kept({0: 2}, keep_ms=1000)
     history.tell(10_000, of(0, 0, 10_000, *[state(busy=n) for n in range(10)]), worker=0)
     history.tell(9_800, of(0, 1, 9_800, state(busy=77), state(busy=78)), worker=1)
@@ -158,7 +158,7 @@ def test_what_comes_late_or_again_has_its_place_and_what_is_too_old_is_dropped()
     assert history.line(1)[1].busy == (44, 77, 78) + (-1,) * 7
 
 
-def test_the_ring_forgets_what_a_gap_passes_over():
+def test_a_gap_clears_the_slots_it_passes():
     history = Kept({0: 1}, keep_ms=1000)
     history.tell(10_000, of(0, 0, 10_000, *[state(busy=1)] * 10))
     history.tell(10_700, of(0, 0, 10_700, state(busy=2)))
@@ -167,7 +167,7 @@ def test_the_ring_forgets_what_a_gap_passes_over():
     assert history.line(0)[1].busy == (-1,) * 9 + (3,)
 
 
-def test_the_time_line_ends_where_all_have_reported_but_waits_for_nobody_for_long():
+def test_the_timeline_ends_at_the_slowest_worker_within_a_limit():
     history = Kept({0: 2})
     for at_ms in range(10_000, 16_000, 1000):
         history.tell(at_ms + 50, of(0, 0, at_ms, *[state(busy=9)] * 10), worker=0)
@@ -179,7 +179,7 @@ def test_the_time_line_ends_where_all_have_reported_but_waits_for_nobody_for_lon
 
 
 @pytest.mark.parametrize("ahead_ms", [-3_600_000, -400, 0, 700, 86_400_000])
-def test_a_clock_that_is_far_off_is_put_right(ahead_ms):
+def test_a_clock_that_differs_much_is_corrected(ahead_ms):
     history = Kept({0: 2})
     right, wrong = 100_000_000, 100_000_000 + ahead_ms
     history.ms = right
@@ -194,7 +194,7 @@ def test_a_clock_that_is_far_off_is_put_right(ahead_ms):
     assert [one.busy.count(2) > 5 for one in found.tasks if one.subtask == 1] == [True]
 
 
-def test_a_clock_that_was_far_off_and_is_put_right_is_right():
+def test_a_clock_that_was_set_right_is_not_corrected():
     history = Kept({0: 1})
     for now_ms, at_ms in [(1_000_000, 7_000_000), (1_001_000, 7_001_000), (1_002_000, 1_002_000)]:
         history.ms = now_ms
@@ -204,14 +204,14 @@ def test_a_clock_that_was_far_off_and_is_put_right_is_right():
     assert line.busy == (7,) * 20 + (1,) * 10
 
 
-def test_states_without_a_time_ended_when_they_were_reported():
+def test_intervals_without_a_time_end_at_the_report():
     history = Kept({0: 1})
     history.tell(10_050, of(0, 0, 0, state(busy=1), state(busy=2)))
     found, line = history.line(0)
     assert (found.start_ms, line.busy) == (9_800, (1, 2))
 
 
-def test_states_of_a_time_to_come_are_not_believed():
+def test_intervals_in_the_future_are_dropped():
     history = Kept({0: 1})
     history.tell(10_050, of(0, 0, 10_000, state(busy=1)))
     history.tell(10_150, of(0, 0, 50_000, state(busy=2)))
@@ -219,9 +219,9 @@ def test_states_of_a_time_to_come_are_not_believed():
     assert history.full().tasks[0].busy == (1, -1, -1, 3)
 
 
-def test_figures_of_any_size_are_cut_to_what_they_can_be():
+def test_figures_are_limited_to_their_range():
     history = Kept({0: 1})
-    history.tell(10_100, of(0, 0, 10_100, State(-5, 2000, 2**64 - 1, 2**63, -1, 2**40, 0, -2, 1001)))
+    history.tell(10_100, of(0, 0, 10_100, SubtaskInterval(-5, 2000, 2**64 - 1, 2**63, -1, 2**40, 0, -2, 1001)))
     _, line = history.line(0)
     assert (line.busy, line.idle, line.back_pressured) == ((0,), (1000,), (1000,))
     assert (line.records_in, line.records_out, line.in_queued) == ((2**32 - 2,), (0,), (2**32 - 2,))
@@ -231,33 +231,33 @@ def test_figures_of_any_size_are_cut_to_what_they_can_be():
 @pytest.mark.parametrize(
     ("seconds", "points", "vertex"), [(0, 10, None), (-1, 10, 0), (float("nan"), 1, 0), (1, 0, 0), (1, 1, 7)]
 )
-def test_what_cannot_be_asked_for_is_refused(seconds, points, vertex):
+def test_invalid_arguments_are_refused(seconds, points, vertex):
     history = Kept({0: 1})
     history.tell(10_100, of(0, 0, 10_100, state()))
-    with pytest.raises(ValueError, match=r"some of both|no vertex 7"):
+    with pytest.raises(ValueError, match=r"both must be positive|no vertex 7"):
         history.timeline(seconds=seconds, points=points, vertex=vertex)
 
 
 @pytest.mark.parametrize("seconds", [1e-9, 1e300, float("inf")])
-def test_any_other_stretch_can_be_asked_for(seconds):
+def test_any_positive_duration_is_valid(seconds):
     history = Kept({0: 1}, keep_ms=1000)
     history.tell(10_000, of(0, 0, 10_000, *[state(busy=4)] * 30))
     assert set(history.timeline(seconds=seconds, points=3).tasks[0].busy) == {4}
 
 
-def test_memory_has_a_limit_and_a_shorter_past_is_said_once(caplog):
+def test_memory_is_limited_and_a_shorter_history_is_logged_once(caplog):
     with caplog.at_level(logging.WARNING):
-        history = Kept({0: 50, 1: 50}, keep_ms=600_000, max_bytes=26 * 100 * 20)
-    assert caplog.messages == ["100 tasks: 2 s of the past are kept, not 600 s (metrics.history, metrics.interval)"]
+        history = Kept({0: 50, 1: 50}, keep_ms=600_000, max_bytes=28 * 100 * 20)
+    assert caplog.messages == ["100 tasks: 2 s of history are kept, not 600 s (metrics.history, metrics.interval)"]
     caplog.clear()
     for at_ms in range(10_000, 20_000, 1000):
         history.tell(at_ms, *[of(n // 50, n % 50, at_ms, *[state(busy=n)] * 10) for n in range(100)])
     assert history.timeline(seconds=600, points=6000).steps == 20
     assert caplog.messages == []
-    assert history._shares.nbytes + history._counts.nbytes <= 26 * 100 * 20
+    assert history._shares.nbytes + history._counts.nbytes <= 28 * 100 * 20
 
 
-def test_the_whole_past_fits_into_a_file_in_coarser_steps_or_without_subtasks():
+def test_the_whole_history_fits_into_a_file():
     history = Kept({0: 4, 1: 2}, keep_ms=600_000)
     for at_ms in range(10_000, 610_000, 10_000):
         states = [state(busy=123, idle=877, came=12345, went=678)] * 100
@@ -281,7 +281,7 @@ def test_the_whole_past_fits_into_a_file_in_coarser_steps_or_without_subtasks():
 
 
 def naive(cells, first, last, per_step, vertex, subtasks):
-    """A line of `Timeline` for steps from `first` on, of the tasks whose cells are (vertex, subtask, moment): State."""
+    """A line of `Timeline` for steps from `first` on, by cells (vertex, subtask, moment): SubtaskInterval."""
     found = {name: [] for name in FIELDS}
     for step in range(first, last):
         moments = range(step * per_step, (step + 1) * per_step)
@@ -308,7 +308,7 @@ def naive(cells, first, last, per_step, vertex, subtasks):
 
 permille = st.integers(0, 1000)
 count = st.integers(0, 10**6)
-states = st.builds(State, permille, permille, permille, count, count, count, count, permille, permille)
+states = st.builds(SubtaskInterval, permille, permille, permille, count, count, count, count, permille, permille)
 puts = st.tuples(
     st.sampled_from([(0, 0), (0, 1), (0, 2), (1, 0)]),
     st.integers(0, 60),  # the moment that its states end at, after the beginning
@@ -319,7 +319,7 @@ BEGIN = 170_000
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(puts, min_size=1, max_size=12), st.integers(1, 40), st.integers(1, 70), st.integers(1, 40))
-def test_whatever_comes_in_whatever_order_the_steps_are_those_of_the_model(puts, size, moments, points):
+def test_steps_equal_those_of_the_model(puts, size, moments, points):
     history = Kept({0: 3, 1: 1}, keep_ms=size * LENGTH)
     cells, newest = {}, -1
     for (vertex, subtask), after, some in puts:

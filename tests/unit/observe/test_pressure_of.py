@@ -3,9 +3,13 @@
 import msgspec
 import pytest
 
+from headgate.control.reports import Stack, StackSamples, SubtaskSamples
 from headgate.observe import Pressure, PressureLevel, level_of, pressure_of
 from headgate.observe.flame import Flame, Flames, flames_of
-from headgate.worker.messages import Sampled, StackCount, SubtaskSamples
+
+
+def stack(operator, frames, count, idle=0, back_pressured=0):
+    return Stack(operator=operator, frames=tuple(frames), count=count, idle=idle, back_pressured=back_pressured)
 
 
 def samples(vertex, subtask, back_pressured, taken=100, idle=0, stacks=()):
@@ -13,7 +17,7 @@ def samples(vertex, subtask, back_pressured, taken=100, idle=0, stacks=()):
 
 
 def made(*subtasks):
-    return pressure_of([Sampled(1, [one]) for one in subtasks], at_ms=5, samples=100, delay_ms=50)
+    return pressure_of([StackSamples(1, [one]) for one in subtasks], at_ms=5, samples=100, delay_ms=50)
 
 
 @pytest.mark.spec("B1")
@@ -28,13 +32,13 @@ def made(*subtasks):
         (100, PressureLevel.HIGH),
     ],
 )
-def test_the_ratio_is_the_share_of_samples_that_waited_for_a_buffer(back_pressured, level):
+def test_the_ratio_is_the_share_of_back_pressured_samples(back_pressured, level):
     (vertex,) = made(samples(0, 0, back_pressured)).vertices
     assert vertex.ratio == vertex.subtasks[0].ratio == back_pressured / 100
     assert vertex.level is vertex.subtasks[0].level is level is level_of(back_pressured / 100)
 
 
-def test_a_vertex_is_as_bad_as_its_worst_task_and_all_is_in_order():
+def test_a_vertex_has_the_level_of_its_worst_task():
     found = made(samples(3, 1, 5), samples(0, 2, 60), samples(3, 0, 20, idle=50), samples(0, 0, 0, taken=0))
     assert [(one.vertex, one.ratio, one.level) for one in found.vertices] == [
         (0, 0.6, PressureLevel.HIGH),
@@ -46,7 +50,7 @@ def test_a_vertex_is_as_bad_as_its_worst_task_and_all_is_in_order():
 
 
 def test_the_most_frequent_stack_is_the_first():
-    stacks = [StackCount("map", ["a"], 1), StackCount("map", ["b"], 9, 2, 3)]
+    stacks = [stack("map", ["a"], 1), stack("map", ["b"], 9, 2, 3)]
     (task,) = made(samples(0, 0, 3, stacks=stacks)).vertices[0].subtasks
     assert [(one.frames, one.count, one.idle, one.back_pressured) for one in task.stacks] == [
         (("b",), 9, 2, 3),
@@ -55,7 +59,7 @@ def test_the_most_frequent_stack_is_the_first():
 
 
 def test_it_can_be_written_and_read_back():
-    found = made(samples(0, 0, 3, stacks=[StackCount("map", ["a (b.py:1)"], 9, 2, 3)]))
+    found = made(samples(0, 0, 3, stacks=[stack("map", ["a (b.py:1)"], 9, 2, 3)]))
     assert msgspec.json.decode(msgspec.json.encode(found), type=Pressure) == found
 
 
@@ -63,14 +67,14 @@ def names(flame):
     return {flame.name: (flame.value, [names(one) for one in flame.children])}
 
 
-def test_flames_are_the_users_functions_below_their_operators_and_waiting_is_apart():
+def test_flames_are_functions_below_operators_by_state():
     first = [
-        StackCount("map(slow)", ["slow (job.py:7)", "parse (job.py:3)"], 50),
-        StackCount("map(slow)", ["slow (job.py:7)"], 20),
-        StackCount("key_by", ["key (job.py:9)"], 10),
-        StackCount("key_by", ["waits for a buffer (headgate)"], 15, 0, 15),
+        stack("map(slow)", ["slow (job.py:7)", "parse (job.py:3)"], 50),
+        stack("map(slow)", ["slow (job.py:7)"], 20),
+        stack("key_by", ["key (job.py:9)"], 10),
+        stack("key_by", ["waits for a buffer (headgate)"], 15, 0, 15),
     ]
-    second = [StackCount("map(slow)", ["slow (job.py:7)", "parse (job.py:3)"], 40, 4, 6)]
+    second = [stack("map(slow)", ["slow (job.py:7)", "parse (job.py:3)"], 40, 4, 6)]
     (vertex,) = made(samples(0, 0, 15, stacks=first), samples(0, 1, 6, idle=4, stacks=second)).vertices
     flames = flames_of(vertex)
     assert flames.vertex == 0
@@ -91,8 +95,8 @@ def test_flames_are_the_users_functions_below_their_operators_and_waiting_is_apa
     assert flames_of(vertex, subtask=7).busy == Flame(name="busy", value=0)
 
 
-def test_a_value_is_the_sum_of_what_is_below_it_and_of_what_ends_there():
-    stacks = [StackCount("a", ["f"] * depth, depth) for depth in range(1, 64)] + [StackCount("", ["others"], 3)]
+def test_a_value_is_the_sum_of_its_children_and_its_own_samples():
+    stacks = [stack("a", ["f"] * depth, depth) for depth in range(1, 64)] + [stack("", ["others"], 3)]
     (vertex,) = made(samples(0, 0, 0, taken=10_000, stacks=stacks)).vertices
     flames = flames_of(vertex)
 

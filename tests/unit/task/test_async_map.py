@@ -3,15 +3,20 @@
 import asyncio
 import queue
 import threading
+import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.waiting import wait_until
 
+from headgate.clock import ManualClock
 from headgate.errors import Cancelled, UserCodeError
-from headgate.task.async_map import MapAsync
-from headgate.task.functions import MapFunction
-from headgate.task.operator import MAX_WATERMARK_MS
+from headgate.functions.basic import MapFunction
+from headgate.functions.times import MAX_WATERMARK_MS
+from headgate.meters import Activity, TaskTimer, TimeSpent
+from headgate.task.operators.async_map import MapAsync
 from headgate.testing.harness import OperatorHarness
 
 WAIT_S = 30
@@ -131,13 +136,49 @@ def test_a_watermark_never_overtakes_a_value(ordered):
         doors.wait_for(1, 2, 3)
         doors.open(3)
         doors.open(1)
-        harness.run_until(lambda: -1 in order and (ordered or -3 in order))
-        assert not any(str(one).startswith("w") for one in order[1:])
+        harness.run_until(lambda: -1 in order)
+        assert order == ["w1", -1]
         doors.open(2)
         harness.run_until(lambda: len(order) == 7)
-    before = [-1, -2, "w6", -3] if ordered else [*order[1:4], "w6"]
-    assert order == ["w1", *before, "w7", "active=False"]
-    assert {-1, -2, -3} == {one for one in order if isinstance(one, int)}
+    assert order == ["w1", -1, -2, "w6", -3, "w7", "active=False"]
+
+
+def delivered(operator, n):
+    """Wait until the event loop has handed back so many results that the task has not taken."""
+    for _ in range(WAIT_S * 1000):
+        if operator._results.qsize() >= n:
+            return
+        time.sleep(0.001)
+    raise AssertionError(f"fewer than {n} results")
+
+
+@pytest.mark.spec("K3")
+@pytest.mark.parametrize("between", ["watermark", "status"])
+def test_out_of_order_no_result_overtakes_what_came_before_its_value(between):
+    doors, order = Doors(), []
+    with Waking(MapAsync(doors, 10, False)) as harness:
+        harness.emit = lambda values, times=None: order.extend(values)
+        harness.emit_watermark = lambda at: order.append(f"w{at}")
+        harness.emit_status = lambda *, active: order.append(f"active={active}")
+        harness.process([1, 2], [10, 20])
+        if between == "watermark":
+            harness.watermark(20)
+        else:
+            harness.operator.status(active=True)
+        harness.process([3, 4], [21, 22])
+        doors.wait_for(1, 2, 3, 4)
+        doors.open(4)
+        delivered(harness.operator, 1)
+        harness.operator.on_wake()
+        assert order == [], "a value behind the watermark is done, and those before it are not"
+        doors.open(2)
+        harness.run_until(lambda: order == [-2])
+        doors.open(1)
+        passed = "w20" if between == "watermark" else "active=True"
+        harness.run_until(lambda: order == [-2, -1, passed, -4])
+        doors.open(3)
+        harness.run_until(lambda: len(order) == 5)
+    assert order == [-2, -1, passed, -4, -3]
 
 
 def test_idle_and_active_again_behind_one_value_keeps_the_watermark_in_an_active_stream():
@@ -161,32 +202,35 @@ def test_in_order_watermarks_behind_a_slow_value_take_no_memory():
         harness.process([1])
         for at in range(1000):
             harness.watermark(at)
-        assert len(harness.operator._book._queue) == 2
+        assert len(harness.operator._pending._queue) == 2
         doors.wait_for(1)
         doors.open(1)
         harness.end()
     assert harness.watermarks == [MAX_WATERMARK_MS] or harness.watermarks == [999, MAX_WATERMARK_MS]
 
 
-@pytest.mark.parametrize("done", ["before the watermark", "after the watermark"])
+@pytest.mark.parametrize("done", ["before the watermarks", "after the watermarks"])
 def test_out_of_order_watermarks_behind_a_slow_value_take_no_memory(done):
     doors = Doors()
     with Waking(MapAsync(doors, 2, False)) as harness:
         harness.process([0])
         doors.wait_for(0)
-        for at in range(1, 500):
-            harness.process([at])
-            doors.wait_for(at)
-            if done == "after the watermark":
-                harness.watermark(at)
-            opened(doors, harness, at)
-            if done == "before the watermark":
-                harness.watermark(at)
-        assert len(harness.operator._book._segments) < 30
-        assert harness.watermarks == []
-        opened(doors, harness, 0)
-        assert harness.watermarks[-1] == 499
-        assert harness.watermarks == sorted(harness.watermarks)
+        harness.watermark(0)
+        harness.process([1])
+        doors.wait_for(1)
+        if done == "before the watermarks":
+            doors.open(1)
+            delivered(harness.operator, 1)
+        for at in range(1, 1000):
+            harness.watermark(at)
+        assert len(harness.operator._pending._segments) == 2, "no more than values are inside"
+        assert harness.values == harness.watermarks == []
+        doors.open(0)
+        if done == "after the watermarks":
+            doors.open(1)
+        harness.run_until(lambda: len(harness.watermarks) == 2)
+    assert harness.values == [0, -1]
+    assert harness.watermarks == [0, 999]
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -224,6 +268,59 @@ def test_process_blocks_while_the_operator_is_full():
         doors.open(3)
         harness.end()
     assert harness.values == [-1, -2, -3]
+
+
+@pytest.mark.spec("B2")
+@pytest.mark.parametrize("where", ["process", "finish"])
+def test_a_task_that_waits_for_coroutines_is_waiting_not_busy(where):
+    doors, clock = Doors(), ManualClock()
+    harness = OperatorHarness(MapAsync(doors, 1 if where == "process" else 5, True))
+    timer = TaskTimer(clock.now_ns)
+    harness.operator.place = replace(harness.operator.place, timer=timer)
+    with harness:
+
+        def run():
+            harness.process([1, 2])
+            harness.operator.finish()
+
+        clock.advance_ms(3)
+        task = threading.Thread(target=run)
+        task.start()
+        for value in (1, 2):
+            if where == "process" or value == 1:
+                doors.wait_for(*((value,) if where == "process" else (1, 2)))
+            wait_until(lambda: timer.state is Activity.WAITING, "the task to wait")
+            clock.advance_ms(100)
+            doors.open(value)
+            wait_until(lambda n=value: len(harness.values) == n, "its result")
+        task.join(WAIT_S)
+        assert not task.is_alive()
+        clock.advance_ms(5)
+        assert timer.state is Activity.BUSY
+    spent = TimeSpent(busy_ns=8_000_000, idle_ns=0, back_pressured_ns=0, waiting_ns=200_000_000)
+    assert timer.statistics() == spent
+
+
+def test_a_task_that_finds_results_does_not_wait():
+    clock = ManualClock()
+    doors = Doors()
+    harness = OperatorHarness(MapAsync(doors, 2, True))
+    entered = []
+
+    class Recorded(TaskTimer):
+        def enter(self, state):
+            entered.append(state)
+            super().enter(state)
+
+    harness.operator.place = replace(harness.operator.place, timer=Recorded(clock.now_ns))
+    with harness:
+        harness.process([1, 2])
+        doors.wait_for(1, 2)
+        doors.open(1)  # not before `process` has returned, which takes the results that are there at its end
+        doors.open(2)
+        delivered(harness.operator, 2)
+        harness.process([3])
+        assert (harness.values, entered) == ([-1, -2], []), "the task stays busy"
 
 
 def test_one_wake_up_for_many_results():
@@ -360,7 +457,7 @@ def test_cancel_ends_a_task_that_waits_for_results():
 
 
 def test_a_coroutine_that_will_not_end_is_left_behind(monkeypatch, caplog):
-    monkeypatch.setattr("headgate.task.async_map._CLOSE_WITHIN_S", 0.01)
+    monkeypatch.setattr("headgate.task.operators.async_map._CLOSE_WITHIN_S", 0.01)
     started, go_on = threading.Event(), threading.Event()
 
     async def block(value):
@@ -423,9 +520,10 @@ def test_limits_make_sense(how):
 steps = st.lists(st.integers(1, 8) | st.none(), max_size=25)  # a batch of so many, or a watermark
 
 
-@settings(deadline=None, max_examples=40)
+@pytest.mark.spec("K3")
+@settings(deadline=None, max_examples=100)
 @given(steps, st.booleans(), st.integers(1, 5), st.lists(st.integers(0, 3), min_size=1, max_size=5))
-def test_any_timing_keeps_values_before_their_watermarks(steps, ordered, capacity, naps):
+def test_any_timing_keeps_values_on_their_side_of_watermarks(steps, ordered, capacity, naps):
     async def nap(value):
         for _ in range(naps[value % len(naps)]):
             await asyncio.sleep(0)
@@ -448,11 +546,13 @@ def test_any_timing_keeps_values_before_their_watermarks(steps, ordered, capacit
     assert all(one[0] == one[1] for one in order if isinstance(one, tuple))
     if ordered:
         assert values == list(range(sent))
-    seen = set()
+    seen, last = set(), 0
     for one in order:
         if isinstance(one, tuple):
             seen.add(one[0])
+            assert last >= max((at for at in watermarks if at <= one[0]), default=0), "it has overtaken a watermark"
         else:
-            assert seen >= set(range(min(one, sent)))
+            last = one
+            assert seen >= set(range(min(one, sent))), "the watermark has overtaken a value"
     assert order[-1] == MAX_WATERMARK_MS
     assert {one for one in order if isinstance(one, int)} <= {*watermarks, MAX_WATERMARK_MS}

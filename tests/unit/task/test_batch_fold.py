@@ -4,14 +4,14 @@ import collections
 from typing import ClassVar
 
 import pytest
-from tests.support_batch import CountedQuota, space
+from tests.support.batch_operators import CountedQuota, space
 
 from headgate.errors import Cancelled, StorageFull, UserCodeError
+from headgate.functions.basic import ReduceFunction
+from headgate.functions.times import MAX_WATERMARK_MS
 from headgate.record import MsgpackSerializer
-from headgate.task.basic import Map
-from headgate.task.functions import ReduceFunction
-from headgate.task.keyed import KeyedAggregateField, KeyedCount, KeyedReduce
-from headgate.task.operator import MAX_WATERMARK_MS
+from headgate.task.operators.basic import Map
+from headgate.task.operators.keyed import KeyedAggregateField, KeyedCount, KeyedReduce
 from headgate.testing.harness import OperatorHarness
 
 pytestmark = pytest.mark.spec("T4")

@@ -5,15 +5,15 @@ import math
 import tempfile
 
 import pytest
-from tests.support import unnamed_files
-from tests.support_batch import CountedQuota, space
+from tests.support.batch_operators import CountedQuota, space
+from tests.support.leaks import unnamed_files
 
 from headgate.config import Compression
 from headgate.errors import Cancelled, SerializationError, StorageError, StorageFull
 from headgate.record import StrSerializer
-from headgate.task import spill
-from headgate.task.grouping import Grouping, key_hash
-from headgate.task.sizes import memory_of
+from headgate.task.batch import spill
+from headgate.task.batch.grouping import Grouping, key_hash
+from headgate.task.batch.sizes import memory_of
 
 pytestmark = pytest.mark.spec("T4")
 
@@ -55,7 +55,7 @@ def test_what_does_not_fit_is_spilled_and_merged(codec):
 
 def test_many_runs_are_merged_before_the_end_and_their_files_are_gone():
     quota, told = CountedQuota(), []
-    grouping = Grouping(space(1, quota=quota), most_runs=4, spilled=told.append)
+    grouping = Grouping(space(1, quota=quota), max_runs=4, spilled=told.append)
     expected = filled(grouping, batches=50)
     assert sum(map(len, grouping._levels)) < 10
     assert quota.taken < sum(told) / 2
@@ -66,7 +66,7 @@ def test_many_runs_are_merged_before_the_end_and_their_files_are_gone():
 
 @pytest.mark.parametrize("limit", [1, 3_000])
 def test_keys_of_the_same_hash_are_kept_apart_however_many_values_they_have(limit):
-    grouping = Grouping(space(limit), hash_of=lambda key: 7, most_runs=3)
+    grouping = Grouping(space(limit), hash_of=lambda key: 7, max_runs=3)
     for n in range(600):
         grouping.add(["a", "b", n % 5], [("a", n), ("b", n), (n % 5, n)])
     found = dict(everything(grouping))
@@ -221,7 +221,7 @@ def test_a_cancelled_merge_ends():
             raise Cancelled("the job was cancelled")
 
     quota = CountedQuota()
-    grouping = Grouping(space(1, quota=quota), most_runs=5, check=check)
+    grouping = Grouping(space(1, quota=quota), max_runs=5, check=check)
     filled(grouping, batches=4)
     cancelled.append(True)
     with pytest.raises(Cancelled):

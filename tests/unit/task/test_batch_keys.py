@@ -3,16 +3,13 @@
 from itertools import product
 
 import pytest
-from tests.support_batch import CountedQuota, by_key, outcome, space
+from tests.support.batch_operators import CountedQuota, by_key, outcome, space
 
 from headgate.errors import Cancelled, UserCodeError
-from headgate.task.batch_keyed import Gathered, Grouped
-from headgate.task.functions import KeyedProcessFunction, OutputTag
-from headgate.task.keyed import KeyedProcess
-from headgate.task.operator import MAX_WATERMARK_MS
-from headgate.task.window_join import WindowJoin
-from headgate.task.window_operator import WindowOperator
-from headgate.task.windows import (
+from headgate.functions.basic import OutputTag
+from headgate.functions.process import KeyedProcessFunction
+from headgate.functions.times import MAX_WATERMARK_MS
+from headgate.functions.windows import (
     CountTumblingWindows,
     EventTimeSessionWindows,
     GlobalWindows,
@@ -21,6 +18,10 @@ from headgate.task.windows import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
+from headgate.task.batch.keyed import BatchingOutput, Grouped
+from headgate.task.operators.keyed import KeyedProcess
+from headgate.task.windows.join import WindowJoin
+from headgate.task.windows.operator import WindowOperator
 from headgate.testing.harness import OperatorHarness
 
 pytestmark = pytest.mark.spec("T4")
@@ -143,7 +144,7 @@ def test_side_outputs_and_values_with_and_without_times_find_their_way():
 
 def test_a_gathered_output_keeps_kinds_apart_and_hands_on_large_values_at_once():
     with OperatorHarness(KeyedProcess(first, lambda value, ctx: None)) as harness:
-        out = Gathered(harness)
+        out = BatchingOutput(harness)
         out.emit([0])
         for n in range(1, 3):
             out.emit([n], [n])
@@ -153,7 +154,7 @@ def test_a_gathered_output_keeps_kinds_apart_and_hands_on_large_values_at_once()
         assert harness.batches == [([0], None), ([1, 2], [1, 2]), ([3], None)]
         assert harness.statuses == []
         harness.batches.clear()
-        out = Gathered(harness)
+        out = BatchingOutput(harness)
         for _ in range(3):
             out.emit(["x" * 1_000_000])
         assert len(harness.batches) == 3

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def measured(*arguments):
-    command = [sys.executable, "-m", "tests.support_group_memory", *map(str, arguments)]
+    command = [sys.executable, "-m", "tests.support.group_memory", *map(str, arguments)]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)

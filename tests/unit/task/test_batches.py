@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import UserCodeError
-from headgate.task.batches import FromArrow, MapBatches, ToArrow
-from headgate.task.functions import MapFunction
+from headgate.functions.basic import MapFunction
+from headgate.task.operators.batches import FromArrow, MapBatches, ToArrow
 from headgate.testing.harness import OperatorHarness
 
 BATCH = pa.record_batch({"word": ["to", "be", "or"], "n": [2, 2, 1]})

@@ -4,10 +4,15 @@ import logging
 
 import pytest
 
+from headgate.functions.basic import OutputTag
+from headgate.functions.times import MAX_WATERMARK_MS
 from headgate.record import StreamStatus, Watermark
-from headgate.task.basic import Filter, FlatMap, Map, PassOn
-from headgate.task.chain import Chain
-from headgate.task.operator import MAX_WATERMARK_MS, Operator, Place
+from headgate.task.operator import Operator
+from headgate.task.operators.basic import Filter, FlatMap, Map, PassOn
+from headgate.task.operators.batches import FromArrow, ToArrow
+from headgate.task.operators.process import Process
+from headgate.task.place import OperatorPlace
+from headgate.task.runtime.chain import Chain
 
 
 class Paper:
@@ -52,10 +57,10 @@ class Noting(Operator):
         self._note("close")
 
 
-def chain_of(operators, reads, *, object_reuse=False):
+def chain_of(operators, reads):
     for operator in operators:
-        operator.place = Place("op", 0, 1, 128, lambda: 0, logging.getLogger("headgate.user"))
-    return Chain(operators, reads, object_reuse=object_reuse)
+        operator.place = OperatorPlace("op", 0, 1, 128, lambda: 0, logging.getLogger("headgate.user"))
+    return Chain(operators, reads)
 
 
 def open_and_close(chain):
@@ -69,7 +74,7 @@ def open_and_close(chain):
 def test_a_batch_goes_through_by_calls_and_nothing_is_queued():
     chain = chain_of([FlatMap(str.split), Filter(str.isalpha), Map(str.upper)], [None, (0, None), (1, None)])
     paper = Paper()
-    chain.links[2].leave_by(paper, None)
+    chain.links[2].add_writer(paper, None)
     chain.open()
     chain.head.process(["to be", "or 2 not"], [5, 6])
     assert paper.batches == [(["TO", "BE", "OR", "NOT"], [5, 5, 6, 6])]
@@ -77,34 +82,37 @@ def test_a_batch_goes_through_by_calls_and_nothing_is_queued():
     chain.close()
 
 
-@pytest.mark.spec("K1")
-def test_an_output_goes_to_all_who_read_it():
-    chain = chain_of([PassOn(), Map(len), Map(str.upper)], [None, (0, None), (0, None)])
-    lengths, upper, plain = Paper(), Paper(), Paper()
-    chain.links[1].leave_by(lengths, None)
-    chain.links[2].leave_by(upper, None)
-    chain.links[0].leave_by(plain, None)
+class Unserializable:
+    """A value that can be copied, and raises if anything serializes it."""
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def __reduce_ex__(self, protocol):
+        raise AssertionError("serialized between two operators of a chain")
+
+
+@pytest.mark.spec("T1")
+def test_nothing_is_serialized_between_operators():
+    chain = chain_of([PassOn(), Filter(bool), Map(lambda value: value)], [None, (0, None), (1, None)])
+    paper, value = Paper(), Unserializable()
+    chain.links[2].add_writer(paper, None)
     chain.open()
-    chain.head.process(["to", "be?"], None)
-    assert (lengths.values, upper.values, plain.values) == ([2, 3], ["TO", "BE?"], ["to", "be?"])
+    chain.head.process([value], None)
+    assert paper.values == [value]
     chain.close()
 
 
 @pytest.mark.spec("K1")
-@pytest.mark.parametrize("object_reuse", [False, True])
-def test_who_shares_an_output_gets_a_copy_unless_objects_are_reused(object_reuse):
-    def spoil(value):
-        value["seen"] = True
-        return value
-
-    chain = chain_of([PassOn(), Map(spoil), Map(dict.copy)], [None, (0, None), (0, None)], object_reuse=object_reuse)
-    other = Paper()
-    chain.links[2].leave_by(other, None)
+def test_an_output_goes_to_all_who_read_it():
+    chain = chain_of([PassOn(), Map(len), Map(str.upper)], [None, (0, None), (0, None)])
+    lengths, upper, plain = Paper(), Paper(), Paper()
+    chain.links[1].add_writer(lengths, None)
+    chain.links[2].add_writer(upper, None)
+    chain.links[0].add_writer(plain, None)
     chain.open()
-    given = {"n": 1}
-    chain.head.process([given], None)
-    assert given == {"n": 1, "seen": True}, "the first to read it has the value itself"
-    assert other.values == [{"n": 1}] or object_reuse
+    chain.head.process(["to", "be?"], None)
+    assert (lengths.values, upper.values, plain.values) == ([2, 3], ["TO", "BE?"], ["to", "be?"])
     chain.close()
 
 
@@ -118,9 +126,9 @@ def test_side_outputs_go_to_those_who_asked_for_the_tag():
 
     chain = chain_of([Sorter(), Map(abs)], [None, (0, "negative")])
     main, negative, side = Paper(), Paper(), Paper()
-    chain.links[0].leave_by(main, None)
-    chain.links[0].leave_by(side, "negative")
-    chain.links[1].leave_by(negative, None)
+    chain.links[0].add_writer(main, None)
+    chain.links[0].add_writer(side, "negative")
+    chain.links[1].add_writer(negative, None)
     chain.open()
     chain.head.process([1, -2, 3], None)
     assert (main.values, negative.values, side.values) == ([1, 3], [2], [-2])
@@ -131,8 +139,8 @@ def test_side_outputs_go_to_those_who_asked_for_the_tag():
 def test_watermarks_and_status_reach_every_output_and_the_last_one_is_a_gauge():
     chain = chain_of([PassOn(), Map(str)], [None, (0, None)])
     one, two = Paper(), Paper()
-    chain.links[0].leave_by(one, None)
-    chain.links[1].leave_by(two, None)
+    chain.links[0].add_writer(one, None)
+    chain.links[1].add_writer(two, None)
     chain.head.watermark(7)
     chain.head.status(active=False)
     assert one.elements == two.elements == [Watermark(7), StreamStatus(active=False)]
@@ -163,3 +171,49 @@ def test_what_was_opened_is_closed_whatever_fails(failing):
     assert closed == (["close b", "close c"] if failing == "open" else ["close a", "close b", "close c"])
     chain.close()
     assert [note for note in notes if note.startswith("close")] == closed, "once each"
+
+
+@pytest.mark.spec("K1", "B2")
+def test_every_operator_counts_records_in_and_out_and_side_outputs_by_tag():
+    late, odd = OutputTag("late"), OutputTag("odd")
+
+    def sort(number, ctx):
+        yield number
+        if number % 2:
+            yield odd, number
+        if number > 3:
+            yield late, number
+            yield late, number
+
+    operators = [PassOn(), Process(sort), Map(str), Filter(bool), FlatMap(lambda n: [n, n, n])]
+    chain = chain_of(operators, [None, (0, None), (1, None), (1, "odd"), (3, None)])
+    chain.open()
+    chain.head.process([0, 1, 2], None)
+    chain.head.process([3, 4], None)
+    counts = chain.counts(records_in=5)
+    chain.close()
+    assert [(one.records_in, one.records_out) for one in counts] == [(5, 5), (5, 5), (5, 5), (2, 2), (2, 6)]
+    assert [one.side_outputs for one in counts] == [{}, {"odd": 2, "late": 2}, {}, {}, {}], "read or not"
+
+
+@pytest.mark.spec("K1")
+def test_rows_of_arrow_batches_are_what_is_counted():
+    chain = chain_of([PassOn(), ToArrow(batch_rows=4), FromArrow()], [None, (0, None), (1, None)])
+    chain.open()
+    chain.head.process(list(range(10)), None)
+    chain.flush()
+    assert [(one.records_in, one.records_out) for one in chain.counts(10)] == [(10, 10), (10, 10), (10, 10)]
+    chain.close()
+
+
+@pytest.mark.spec("K1")
+def test_tags_that_depend_on_the_data_take_bounded_memory_and_those_that_are_read_are_counted():
+    chain = chain_of([PassOn(), Map(str)], [None, (0, "read")])
+    chain.open()
+    for number in range(5000):
+        chain.links[0].emit_to(f"tag {number}", [1])
+    chain.links[0].emit_to("read", [1, 2])
+    counted = chain.counts(0)
+    chain.close()
+    assert len(counted[0].side_outputs) == 1000
+    assert counted[1].records_in == 2

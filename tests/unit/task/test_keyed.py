@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import UserCodeError
-from headgate.task.functions import KeyedProcessFunction, OutputTag, ProcessFunction, ReduceFunction
-from headgate.task.keyed import KeyedAggregateField, KeyedCount, KeyedProcess, KeyedReduce, aggregate_field
-from headgate.task.operator import MAX_WATERMARK_MS
+from headgate.functions.basic import OutputTag, ReduceFunction
+from headgate.functions.process import KeyedProcessFunction, ProcessFunction
+from headgate.functions.times import MAX_WATERMARK_MS
+from headgate.task.operators.keyed import KeyedAggregateField, KeyedCount, KeyedProcess, KeyedReduce, aggregate_field
 from headgate.testing.harness import OperatorHarness
 
 batches = st.lists(st.lists(st.tuples(st.sampled_from("abc"), st.integers(-9, 9)), max_size=20), max_size=5)
@@ -432,3 +433,37 @@ def test_every_timer_fires_once_at_the_first_watermark_that_reaches_it(wanted, w
             times = [time for _, _, time, _ in fired[fired_before:]]
             assert times == sorted(times)
             fired_before = len(fired)
+
+
+class Scored(NamedTuple):
+    points: int
+    name: str
+
+
+WITHOUT_A_FIELD = {
+    "sum": [([(1, "a"), (2, "b")], (3, "a")), ([[1, "a"], [2, "b"]], [3, "a"]), ([1, 2], 3), ([1.5, 2], 3.5)],
+    "min": [([(2, "a"), (1, "b")], (1, "a")), ([3, 1], 1), (["b", "a"], "a")],
+    "max": [([(1, "a"), (2, "b")], (2, "a")), ([Scored(1, "a"), Scored(2, "b")], Scored(2, "a")), ([1, 3], 3)],
+    "min_by": [([(2, "a"), (1, "b"), (1, "c")], (1, "b")), ([[2, "a"], [1, "b"]], [1, "b"]), ([3, 1], 1)],
+    "max_by": [([(1, "a"), (2, "b"), (2, "a")], (2, "b")), ([3, 1], 3)],
+}
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize(
+    ("how", "values", "expected"), [(how, *case) for how, cases in WITHOUT_A_FIELD.items() for case in cases]
+)
+def test_without_a_field_it_is_the_first_of_a_tuple_or_list_and_the_whole_of_other_values(how, values, expected, batch):
+    with OperatorHarness(KeyedAggregateField(lambda _: "all", None, how), batch=batch) as harness:
+        harness.process(values)
+        harness.end()
+    assert harness.values[-1] == expected
+    assert type(harness.values[-1]) is type(expected)
+
+
+@pytest.mark.parametrize("how", ["sum", "min", "max", "min_by", "max_by"])
+@pytest.mark.parametrize("value", [{"paid": 3}, object()], ids=["dict", "object"])
+def test_dicts_and_objects_need_the_name_of_a_field(how, value):
+    refusal = pytest.raises(UserCodeError, match=rf"{how}\(\) .*{type(value).__name__}.*name the field: {how}\('")
+    with OperatorHarness(KeyedAggregateField(lambda _: "all", None, how)) as harness, refusal:
+        harness.process([value, value])

@@ -6,23 +6,25 @@ import logging
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support import Exchange, HookedSync, switching_often
-from tests.support import Thread as Beside
+from tests.support.exchange import Exchange
+from tests.support.syncs import HookedSync
+from tests.support.threads import Thread as Beside
+from tests.support.threads import switching_often
 from tests.unit.task.test_task_loop import Noting, Script, Scripted
 
 import headgate as hg
 from headgate.clock import ManualClock
 from headgate.config import BufferTimeout
 from headgate.errors import Cancelled, SerializationError
+from headgate.functions.source import Wait
 from headgate.meters import TaskTimer
 from headgate.output import Rescale
 from headgate.record.element import Batch, EndOfPartition, LatencyMarker, Record
-from headgate.task.basic import PassOn
-from headgate.task.chain import Chain
-from headgate.task.latency import Latencies, LatencyStatistics
-from headgate.task.loop import InputLoop, SourceLoop
-from headgate.task.operator import Place
-from headgate.task.source import Wait
+from headgate.task.operators.basic import PassOn
+from headgate.task.place import OperatorPlace
+from headgate.task.runtime.chain import Chain
+from headgate.task.runtime.latency import Latencies, LatencyStatistics
+from headgate.task.runtime.loop import InputLoop, SourceLoop
 
 pytestmark = pytest.mark.spec("B2")
 
@@ -60,7 +62,7 @@ def test_markers_are_told_apart_by_their_source():
     clock = Hand()
     latencies = Latencies(clock)
     for took_us, vertex in ((5_000, 9), (100, 2), (300, 2), (200, 2)):
-        latencies.arrived(marker(clock.now_ns - took_us * 1000, vertex, subtask=took_us % 3))
+        latencies.add(marker(clock.now_ns - took_us * 1000, vertex, subtask=took_us % 3))
     assert latencies.statistics() == [
         LatencyStatistics(2, count=3, p50_us=200, p99_us=300, max_us=300),
         LatencyStatistics(9, count=1, p50_us=5_000, p99_us=5_000, max_us=5_000),
@@ -70,7 +72,7 @@ def test_markers_are_told_apart_by_their_source():
 def test_a_clock_that_is_ahead_does_not_make_latency_negative():
     clock = Hand()
     latencies = Latencies(clock)
-    latencies.arrived(marker(clock.now_ns + 5 * SECOND_NS))
+    latencies.add(marker(clock.now_ns + 5 * SECOND_NS))
     assert latencies.statistics() == [LatencyStatistics(7, 1, 0, 0, 0)]
 
 
@@ -78,12 +80,12 @@ def test_a_clock_that_is_ahead_does_not_make_latency_negative():
 def test_what_is_older_than_a_minute_does_not_count(passed_s):
     clock = Hand()
     latencies = Latencies(clock)
-    latencies.arrived(marker(clock.now_ns - SECOND_NS))
+    latencies.add(marker(clock.now_ns - SECOND_NS))
     clock.now_ns += 59 * SECOND_NS
-    latencies.arrived(marker(clock.now_ns))
+    latencies.add(marker(clock.now_ns))
     assert latencies.statistics()[0].count == 2
     clock.now_ns += (passed_s - 59 if passed_s > 0 else passed_s) * SECOND_NS
-    latencies.arrived(marker(clock.now_ns))
+    latencies.add(marker(clock.now_ns))
     left = [one.count for one in latencies.statistics()]
     assert left == ([2] if passed_s > 0 else [1]), "also where the clock was put back"
 
@@ -92,7 +94,7 @@ def test_memory_is_bounded_and_the_newest_are_kept():
     clock = Hand()
     latencies = Latencies(clock)
     for n in range(10_000):
-        latencies.arrived(marker(clock.now_ns - n * 1000, vertex=n % 3))
+        latencies.add(marker(clock.now_ns - n * 1000, vertex=n % 3))
     assert len(latencies._ring) == 2048
     found = latencies.statistics()
     assert sum(one.count for one in found) == 2048
@@ -103,7 +105,7 @@ def test_memory_is_bounded_and_the_newest_are_kept():
 def test_anybody_may_ask_while_markers_come():
     latencies, rounds = Latencies(itertools.count(EPOCH_NS).__next__), 20_000
     with switching_often():
-        coming = Beside(lambda: [latencies.arrived(marker(EPOCH_NS, n % 5)) for n in range(rounds)])
+        coming = Beside(lambda: [latencies.add(marker(EPOCH_NS, n % 5)) for n in range(rounds)])
         for _ in range(50):
             assert sum(one.count for one in latencies.statistics()) <= 2048
         coming.end()
@@ -133,10 +135,10 @@ class Paper:
 
 
 def chained(operator, *writers, tag=None, wall_ms=lambda: 0):
-    operator.place = Place("op", 0, 1, 128, wall_ms, logging.getLogger("headgate.user"))
-    chain = Chain([operator], [None], object_reuse=False)
+    operator.place = OperatorPlace("op", 0, 1, 128, wall_ms, logging.getLogger("headgate.user"))
+    chain = Chain([operator], [None])
     for writer in writers:
-        chain.links[0].leave_by(writer, tag)
+        chain.links[0].add_writer(writer, tag)
     return chain
 
 
@@ -211,7 +213,7 @@ def test_a_second_later_they_are_passed_on_again():
     latencies = Latencies(clock)
     passed = 0
     for _ in range(3):
-        passed += sum(latencies.arrived(marker()) for _ in range(500))
+        passed += sum(latencies.add(marker()) for _ in range(500))
         clock.now_ns += SECOND_NS
     assert passed == 600
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.meters import TaskState, TaskTimer
+from headgate.meters import Activity, TaskTimer
 from headgate.record.element import Batch
-from headgate.task.portions import Portions
+from headgate.task.runtime.portions import Portions
 
 MS = 1_000_000
 
@@ -29,19 +29,19 @@ class Site:
         self.handed.append((values, times))
         self.now_ns += self.each_ns * len(values)
         if self.waits_ns:
-            self.timer.enter(TaskState.BACK_PRESSURED)
+            self.timer.enter(Activity.BACK_PRESSURED)
             self.now_ns += self.waits_ns
             self.timer.leave()
 
     def stop_by(self) -> None:
         self.between += 1
 
-    def hand(self, count: int, *, timed: bool = False) -> list[int]:
+    def process(self, count: int, *, timed: bool = False) -> list[int]:
         """How large the portions were of a batch of so many."""
         self.handed.clear()
         values = list(range(count))
         times = [value + 7 for value in values] if timed else None
-        self.portions.hand(Batch(values, times), self.handle, self.stop_by)
+        self.portions.process(Batch(values, times), self.handle, self.stop_by)
         assert [value for portion, _ in self.handed for value in portion] == values
         if timed:
             assert [time for _, portion in self.handed for time in portion or ()] == times
@@ -53,43 +53,43 @@ class Site:
 def test_quick_batches_are_handed_on_whole() -> None:
     site = Site()
     site.each_ns = 10_000
-    assert [site.hand(1000) for _ in range(5)] == [[1000]] * 5
+    assert [site.process(1000) for _ in range(5)] == [[1000]] * 5
     assert site.between == 0
 
 
 def test_slow_ones_are_not_but_the_first() -> None:
     site = Site()
     site.each_ns = 1 * MS
-    assert site.hand(1000, timed=True) == [1000]
-    assert site.hand(100, timed=True) == [10] * 10
+    assert site.process(1000, timed=True) == [1000]
+    assert site.process(100, timed=True) == [10] * 10
     assert site.between == 9, "between two portions, and not after the last"
 
 
 def test_a_single_record_may_take_as_long_as_it_likes() -> None:
     site = Site()
     site.each_ns = 500 * MS
-    site.hand(10)
-    assert site.hand(3) == [1, 1, 1]
+    site.process(10)
+    assert site.process(3) == [1, 1, 1]
 
 
 def test_they_grow_when_the_functions_are_quick_again() -> None:
     site = Site()
     site.each_ns = 1 * MS
-    site.hand(1000)
+    site.process(1000)
     site.each_ns = 1000
-    assert site.hand(310) == [10, 20, 40, 80, 160]
+    assert site.process(310) == [10, 20, 40, 80, 160]
 
 
 def test_waiting_for_a_buffer_does_not_make_them_small() -> None:
     site = Site()
     site.each_ns, site.waits_ns = 10_000, 3_000 * MS
-    assert [site.hand(500) for _ in range(3)] == [[500]] * 3
+    assert [site.process(500) for _ in range(3)] == [[500]] * 3
 
 
 def test_an_error_goes_through() -> None:
     site = Site()
     with pytest.raises(ZeroDivisionError):
-        site.portions.hand(Batch([1]), lambda values, times: 1 // 0, site.stop_by)
+        site.portions.process(Batch([1]), lambda values, times: 1 // 0, site.stop_by)
 
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.sampled_from([0, 1000, MS, 30 * MS]), st.booleans()), max_size=20))
@@ -97,4 +97,4 @@ def test_nothing_is_lost_doubled_or_reordered(batches: list[tuple[int, int, bool
     site = Site()
     for count, each_ns, timed in batches:
         site.each_ns = each_ns
-        site.hand(count, timed=timed)
+        site.process(count, timed=timed)

@@ -3,10 +3,11 @@
 import pytest
 
 from headgate.errors import UserCodeError
-from headgate.task.co_functions import CoFlatMapFunction, CoMapFunction, CoProcessFunction, KeyedCoProcessFunction
-from headgate.task.functions import OutputTag, ProcessFunction
-from headgate.task.process import CoFlatMap, CoMap, CoProcess, KeyedCoProcess, Process
-from headgate.task.timers import MIN_WATERMARK_MS
+from headgate.functions.basic import OutputTag
+from headgate.functions.connected import CoFlatMapFunction, CoMapFunction, CoProcessFunction, KeyedCoProcessFunction
+from headgate.functions.process import ProcessFunction
+from headgate.functions.times import MIN_WATERMARK_MS
+from headgate.task.operators.process import CoFlatMap, CoMap, CoProcess, KeyedCoProcess, Process
 from headgate.testing.harness import OperatorHarness
 
 ODD = OutputTag("odd", int)

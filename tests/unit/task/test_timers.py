@@ -1,11 +1,12 @@
-"""Timers: in the order of their times, once for a key and time, and no memory for those that were taken back."""
+"""Timers: in the order of their times, once for a key and time, and no memory for those that were deleted."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.task.state import KeyedState
-from headgate.task.timers import MIN_WATERMARK_MS, NoTimers, TimerQueue, Timers
+from headgate.functions.state import KeyedState
+from headgate.functions.times import MIN_WATERMARK_MS
+from headgate.task.state.timers import KeyedTimers, NoTimers, TimerQueue
 
 steps = st.lists(
     st.tuples(st.sampled_from(["add", "discard", "pop"]), st.integers(0, 12), st.sampled_from("abc")), max_size=200
@@ -66,7 +67,7 @@ def test_clear_forgets_all():
 
 def test_event_and_processing_time_are_apart():
     state = KeyedState()
-    timers = Timers(state, lambda: 7)
+    timers = KeyedTimers(state, lambda: 7)
     state.key = "a"
     timers.register_event_time_timer(10)
     timers.register_processing_time_timer(20)
@@ -80,7 +81,7 @@ def test_event_and_processing_time_are_apart():
 
 def test_a_timer_is_deleted_for_its_key_only():
     state = KeyedState()
-    timers = Timers(state, lambda: 0)
+    timers = KeyedTimers(state, lambda: 0)
     for key in "ab":
         state.key = key
         timers.register_event_time_timer(10)
@@ -93,11 +94,11 @@ def test_a_time_is_a_whole_number(time):
     state = KeyedState()
     state.key = "a"
     with pytest.raises(TypeError, match="whole milliseconds"):
-        Timers(state, lambda: 0).register_event_time_timer(time)
+        KeyedTimers(state, lambda: 0).register_event_time_timer(time)
 
 
 def test_a_timer_without_a_key_at_hand_is_refused_and_leaves_nothing():
-    timers = Timers(KeyedState(), lambda: 0)
+    timers = KeyedTimers(KeyedState(), lambda: 0)
     with pytest.raises(TypeError, match="no value is at hand"):
         timers.register_event_time_timer(10)
     assert (len(timers.event), timers.event.next_ms()) == (0, None)
@@ -110,3 +111,23 @@ def test_where_there_are_no_timers_the_error_says_why(act, domain):
     with pytest.raises(TypeError, match="timers belong to keys"):
         getattr(timers, f"{act}_{domain}_time_timer")(5)
     assert (timers.current_processing_time(), timers.current_watermark()) == (7, MIN_WATERMARK_MS)
+
+
+@pytest.mark.parametrize("time", [2**63, 2**64, 10**30, -(2**63) - 1])
+def test_a_time_beyond_64_bits_is_refused_and_leaves_nothing(time):
+    state = KeyedState()
+    state.key = "a"
+    timers = KeyedTimers(state, lambda: 0)
+    for register in (timers.register_event_time_timer, timers.register_processing_time_timer):
+        with pytest.raises(ValueError, match=rf"a timer at {time} .* 64 bits"):
+            register(time)
+    assert (len(timers.event), len(timers.processing)) == (0, 0)
+
+
+def test_the_first_and_the_last_time_of_64_bits_are_times():
+    state = KeyedState()
+    state.key = "a"
+    timers = KeyedTimers(state, lambda: 0)
+    timers.register_event_time_timer(2**63 - 1)
+    timers.register_event_time_timer(-(2**63))
+    assert pop_all(timers.event, 2**63 - 1) == [(-(2**63), ["a"]), (2**63 - 1, ["a"])]

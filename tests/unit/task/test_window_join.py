@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support_windows import AlignedModel, Mark, Model, Rec, SessionModel, Stream, streams
+from tests.support.window_models import AlignedModel, Mark, Model, Rec, SessionModel, Stream, streams
 
 from headgate.errors import UserCodeError
-from headgate.task.window_join import WindowJoin
-from headgate.task.windows import (
+from headgate.functions.windows import (
     CountTumblingWindows,
     EventTimeSessionWindows,
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
+from headgate.task.windows.join import WindowJoin
 from headgate.testing.harness import OperatorHarness
 
 

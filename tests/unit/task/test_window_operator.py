@@ -10,13 +10,23 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support_windows import AlignedModel, Fired, Mark, Model, Rec, SessionModel, Stream, by_window, play, streams
+from tests.support.window_models import (
+    AlignedModel,
+    Fired,
+    Mark,
+    Model,
+    Rec,
+    SessionModel,
+    Stream,
+    by_window,
+    play,
+    streams,
+)
 
 from headgate.errors import UserCodeError
-from headgate.task.functions import AggregateFunction, OutputTag, ReduceFunction
-from headgate.task.operator import MAX_WATERMARK_MS
-from headgate.task.window_operator import WindowOperator
-from headgate.task.windows import (
+from headgate.functions.basic import AggregateFunction, OutputTag, ReduceFunction
+from headgate.functions.times import MAX_WATERMARK_MS
+from headgate.functions.windows import (
     CountSlidingWindows,
     CountTumblingWindows,
     CountWindow,
@@ -32,6 +42,7 @@ from headgate.task.windows import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
+from headgate.task.windows.operator import WindowOperator
 from headgate.testing.harness import OperatorHarness
 
 
@@ -271,6 +282,47 @@ def test_late_records_within_the_allowed_lateness_fire_again_at_once() -> None:
     assert harness.counters == {"late_records_dropped": 1}
 
 
+@pytest.mark.spec("K3")
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("tag", [None, "late"])
+def test_a_record_late_for_some_of_its_windows_is_in_the_others_and_in_the_late_output_once(batch, tag) -> None:
+    windows = SlidingEventTimeWindows.of(10, 2)
+    operator = WindowOperator(lambda n: 0, windows, lambda key, window, ns: [(window.start, ns)], "apply", 0, tag)
+    with OperatorHarness(operator, batch=batch) as harness:
+        harness.process([10], [10])
+        harness.watermark(13)  # windows from 2 and 4 have fired, those from 6 on have not
+        harness.process([8, 11], [8, 11])
+        harness.end()
+    assert sorted(harness.values) == [
+        (2, [10]),
+        (4, [10]),
+        (6, [10, 8, 11]),
+        (8, [10, 8, 11]),
+        (10, [10, 11]),
+    ]
+    # 8 has missed the windows from 0, 2 and 4, and 11 those from 2 and 4.
+    if tag is None:
+        assert harness.counters == {"late_records_dropped": 2}
+    else:
+        assert (harness.sides, harness.counters) == ({"late": [8, 11]}, {})
+
+
+def test_late_records_fire_kept_windows_record_by_record() -> None:
+    """As if each had come by itself: not one window after the other."""
+
+    def fired(*batches: list[int]) -> list[Any]:
+        windows = SlidingEventTimeWindows.of(10, 5)
+        operator = WindowOperator(None, windows, lambda window, ns: [(window.start, list(ns))], "apply", 100)
+        with OperatorHarness(operator) as harness:
+            harness.process([1], [1])
+            harness.watermark(20)
+            for batch in batches:
+                harness.process(batch, batch)
+            return harness.values
+
+    assert fired([7, 8], [12, 3]) == fired([7, 8, 12, 3]) == fired([7], [8], [12], [3])
+
+
 def test_a_kept_session_that_grows_past_the_watermark_fires_again_when_it_ends() -> None:
     operator = WindowOperator(key_of, EventTimeSessionWindows.with_gap(10), Append(), "reduce", allowed_lateness_ms=100)
     with OperatorHarness(operator) as harness:
@@ -304,7 +356,7 @@ def reversed_in_place(key, window, values):
 )
 @pytest.mark.parametrize("late", [0, 20])
 def test_results_are_values_of_their_own(assigner: Any, function: Any, how: str, late: int) -> None:
-    """Whoever gets them may change them: what comes later is the same."""
+    """A receiver may change a batch; later batches are not affected."""
 
     def run(*, spoil: bool) -> list[Any]:
         seen = []
@@ -423,8 +475,30 @@ def test_count_windows_as_slices(records: list[tuple[str, bool]], size: int, sli
         key: [of[i : i + size] for i in range(0, len(of) - size + 1, size)] for key, of in mine.items()
     }
     assert numbers_of(CountSlidingWindows.of(size, slide)) == {
-        key: [of[max(0, i - size) : i] for i in range(slide, len(of) + 1, slide)] for key, of in mine.items()
+        key: [of[i : i + size] for i in range(0, len(of) - size + 1, slide)] for key, of in mine.items()
     }
+
+
+@pytest.mark.spec("T4")
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize(
+    ("size", "slide", "sums"),
+    [
+        (2, 1, [("hi", 4), ("hello", 6), ("hi", 8), ("hello", 10)]),  # PyFlink's own test_count_sliding_window
+        (3, 2, [("hi", 9), ("hello", 12)]),
+        (1, 2, [("hi", 1), ("hello", 2), ("hi", 5), ("hello", 6)]),
+        (4, 1, []),
+    ],
+)
+def test_sliding_count_windows_are_aligned_as_those_of_pyflink(batch, size, slide, sums):
+    records = [(1, "hi"), (2, "hello"), (3, "hi"), (4, "hello"), (5, "hi"), (6, "hello")]
+    add = lambda key, window, values: [(key, sum(n for n, _ in values))]  # noqa: E731
+    operator = WindowOperator(lambda pair: pair[1], CountSlidingWindows.of(size, slide), add, "apply")
+    with OperatorHarness(operator, batch=batch) as harness:
+        for one in records:
+            harness.process([one])
+        harness.end()
+    assert sorted(harness.values) == sorted(sums)
 
 
 def test_count_windows_need_no_times() -> None:

@@ -1,13 +1,13 @@
-"""The page's guard: who gets an answer, which one, and what every answer carries. Over real sockets."""
+"""The guard of the page: which requests are permitted, and the headers of every answer. Over real sockets."""
 
 import asyncio
 import re
 import threading
 
 import pytest
-from tests.support_ui import serving
+from tests.support.page_server import serving
 
-from headgate.ui.guard import Guard, Keys, Verdict, judge, known_hosts
+from headgate.ui.guard import Access, Guard, PageSecrets, check_access, known_hosts
 
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -43,7 +43,7 @@ def client(shared):
 
 @pytest.fixture
 def stranger(client):
-    """What somebody gets who knows nothing."""
+    """The answer to a request without any secret."""
     answer = client.ask("/api/jobs")
     assert answer.status == 403
     return answer
@@ -105,13 +105,13 @@ def test_the_printed_address_is_exchanged_for_a_cookie(client):
     assert client.ask("/api/jobs", Cookie=f"{name}={client.server.token}").status == 403
 
 
-def test_who_is_known_loses_the_token_from_the_address_too(client):
+def test_a_request_with_cookie_and_token_is_redirected_too(client):
     answer = client.ask(f"/?token={client.server.token}", Cookie=client.cookie())
     assert (answer.status, answer.headers["Location"]) == (303, "/")
 
 
 @pytest.mark.parametrize("path", ["/?token={}&next=//evil.example", "/?next=http://evil.example&token={}"])
-def test_the_redirect_leads_nowhere_else(client, path):
+def test_the_redirect_goes_to_the_page_only(client, path):
     assert client.ask(path.format(client.server.token)).headers["Location"] == "/"
 
 
@@ -136,7 +136,7 @@ def test_addresses_with_two_slashes_are_not_redirected(client):
         "%00",
     ],
 )
-def test_a_wrong_token_is_a_strangers(client, stranger, query):
+def test_a_wrong_token_is_forbidden(client, stranger, query):
     token = client.server.token
     assert is_refused(client.ask(f"/?{query.format(token, token[:-1])}"), stranger)
 
@@ -150,7 +150,7 @@ def test_the_token_in_an_address_opens_only_the_page(client, stranger):
 @pytest.mark.parametrize(
     "given", ["", "Bearer", "Bearer x", "Bearer {}x", "Basic {}", "{}", "Bearer {1}", "Bearer {0} {0}", "Bearer \xff"]
 )
-def test_a_wrong_bearer_is_a_strangers(client, stranger, given):
+def test_a_wrong_bearer_is_forbidden(client, stranger, given):
     token = client.server.token
     given = given.format(token, token[:-1])
     assert is_refused(client.ask("/api/jobs", Authorization=given), stranger)
@@ -158,7 +158,7 @@ def test_a_wrong_bearer_is_a_strangers(client, stranger, given):
         assert is_refused(client.ask("/api/jobs", Authorization=given, Cookie=client.cookie()), stranger)
 
 
-def test_a_bearer_is_known(client):
+def test_a_correct_bearer_is_permitted(client):
     assert client.ask("/api/jobs", Authorization=f"bearer  {client.server.token}").status == 200
 
 
@@ -197,7 +197,7 @@ def test_names_of_this_machine(client, name):
         "2130706433:{}",
     ],
 )
-def test_other_names_are_not_answered_whatever_else_is_right(client, stranger, host):
+def test_other_host_names_are_forbidden(client, stranger, host):
     """DNS rebinding: a page of evil.example whose name was changed to lead here."""
     named = None if host is None else host.format(client.port)
     if host is None:
@@ -208,8 +208,8 @@ def test_other_names_are_not_answered_whatever_else_is_right(client, stranger, h
     assert is_refused(client.ask(f"/?token={client.server.token}", Host=named), stranger)
 
 
-def test_what_decides_something_may_be_said_once(client):
-    """In either order: nobody has to guess which of two counts."""
+def test_repeated_headers_are_forbidden(client):
+    """In either order."""
     right = f"Host: {client.host}\r\n"
     bearer = f"Authorization: Bearer {client.server.token}\r\n"
     origin = f"Origin: http://{client.host}\r\n"
@@ -241,14 +241,14 @@ def test_what_decides_something_may_be_said_once(client):
     ],
 )
 @pytest.mark.parametrize("known", ["cookie", "token"])
-def test_another_origin_is_a_stranger_with_cookie_or_token(client, stranger, origin, known):
+def test_another_origin_is_forbidden_with_cookie_or_token(client, stranger, origin, known):
     proof = {"Cookie": client.cookie()} if known == "cookie" else {"Authorization": f"Bearer {client.server.token}"}
     given = origin.format(client.host, p=client.port)
     for method in ("GET", "POST"):
         assert is_refused(client.ask("/api/jobs/job-5eed/pressure", method, Origin=given, **proof), stranger)
 
 
-def test_a_browsers_post_says_whence_it_comes(client, stranger):
+def test_a_post_with_a_cookie_needs_an_origin(client, stranger):
     cookie = client.cookie()
     path = "/api/jobs/job-5eed/pressure"
     assert is_refused(client.ask(path, "POST", b"", Cookie=cookie), stranger)
@@ -263,7 +263,7 @@ def test_a_browsers_post_says_whence_it_comes(client, stranger):
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "nonsense"])
-def test_what_another_site_makes_the_browser_fetch_is_a_strangers(client, stranger, site):
+def test_requests_of_other_sites_are_forbidden(client, stranger, site):
     """Also another port of this machine, whose pages the browser sends the cookie for."""
     assert is_refused(client.ask("/api/jobs", Cookie=client.cookie(), Sec_Fetch_Site=site), stranger)
     assert is_refused(client.ask("/", Cookie=client.cookie(), Sec_Fetch_Site=site), stranger)
@@ -272,7 +272,7 @@ def test_what_another_site_makes_the_browser_fetch_is_a_strangers(client, strang
     assert is_refused(client.ask(f"/?token={client.server.token}", **frame), stranger)
 
 
-def test_another_sites_link_may_lead_to_the_printed_address(client):
+def test_a_link_of_another_site_may_open_the_printed_address(client):
     visit = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}
     answer = client.ask(f"/?token={client.server.token}", **visit)
     assert answer.status == 200, "after a redirect the browser would not send the cookie"
@@ -283,14 +283,14 @@ def test_another_sites_link_may_lead_to_the_printed_address(client):
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "BREW"])
-def test_methods_that_there_are_not(client, method):
+def test_unknown_methods_are_refused(client, method):
     answer = client.ask("/api/jobs", method, Authorization=f"Bearer {client.server.token}")
     assert answer.status == 405
     assert answer.headers["Allow"] == "GET, HEAD, POST"
 
 
 @pytest.mark.parametrize("path", ["/", "/api/jobs", "/metrics", "/api/jobs/job-5eed"])
-def test_a_post_to_what_is_only_read(client, path):
+def test_a_post_to_a_read_only_path_is_refused(client, path):
     assert client.post(path).status == 405
 
 
@@ -301,7 +301,7 @@ def test_head_is_get_without_the_body(client):
     assert head.headers["Content-Length"] == str(len(whole.body))
 
 
-def test_a_body_that_is_too_large(client):
+def test_a_large_body_is_refused(client):
     path, proof = "/api/jobs/job-5eed/pressure", {"Authorization": f"Bearer {client.server.token}"}
     assert client.ask(path, "POST", b"{}", **proof).status == 200
     for length in ("4097", "99999999999", "18446744073709551616"):
@@ -312,7 +312,7 @@ def test_a_body_that_is_too_large(client):
     assert client.ask(path, "POST", Content_Length="4097").status == 403, "strangers are not told"
 
 
-def test_an_address_that_is_too_long(client, stranger):
+def test_a_long_address_is_refused(client, stranger):
     path = f"/api/jobs?{'x' * 2100}"
     assert client.get(path).status == 414
     assert is_refused(client.ask(path), stranger)
@@ -320,7 +320,7 @@ def test_an_address_that_is_too_long(client, stranger):
     assert said.startswith(b"HTTP/1.1 400")
 
 
-def test_websockets_are_not_spoken(client, stranger):
+def test_websockets_are_refused(client, stranger):
     upgrade = {"Upgrade": "websocket", "Sec_WebSocket_Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec_WebSocket_Version": "13"}
     answer = client.ask("/", Connection="Upgrade", **upgrade)
     assert is_refused(answer, stranger)
@@ -369,29 +369,29 @@ def test_many_at_once(client, stranger):
 
 
 @pytest.mark.parametrize("kind", ["websocket", "lifespan", "tcp"])
-def test_what_is_not_http_is_not_answered(kind):
+def test_other_protocols_are_not_answered(kind):
     async def fail(*_):
         raise AssertionError("it is")
 
-    asyncio.run(Guard(fail, Keys("headgate"), known_hosts(80))({"type": kind}, fail, fail))
+    asyncio.run(Guard(fail, PageSecrets("headgate"), known_hosts(80))({"type": kind}, fail, fail))
 
 
 def test_secrets_are_compared_in_constant_time(monkeypatch):
     """Every comparison with a secret is `compare_digest`: with one that always says yes, any secret is right."""
     monkeypatch.setattr("headgate.ui.guard.hmac.compare_digest", lambda a, b: True)
-    keys, hosts = Keys("headgate"), known_hosts(80)
+    keys, hosts = PageSecrets("headgate"), known_hosts(80)
 
     def judged(query=b"", **headers):
         pairs = [(b"host", b"localhost"), *((name.encode(), value) for name, value in headers.items())]
-        return judge({"method": "GET", "path": "/", "query_string": query, "headers": pairs}, keys, hosts)
+        return check_access({"method": "GET", "path": "/", "query_string": query, "headers": pairs}, keys, hosts)
 
-    assert judged(authorization=b"Bearer x") is Verdict.PASS
-    assert judged(cookie=b"headgate=x") is Verdict.PASS
-    assert judged(b"token=x") is Verdict.EXCHANGE
-    assert judged() is Verdict.STRANGER
+    assert judged(authorization=b"Bearer x") is Access.PASS
+    assert judged(cookie=b"headgate=x") is Access.PASS
+    assert judged(b"token=x") is Access.EXCHANGE
+    assert judged() is Access.FORBIDDEN
 
 
-def test_every_server_has_secrets_of_its_own():
+def test_every_server_has_its_own_secrets():
     with serving() as one, serving() as other:
         assert one.server.token != other.server.token
         assert one.cookie().partition("=")[2] != other.cookie().partition("=")[2]

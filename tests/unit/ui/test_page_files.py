@@ -1,4 +1,4 @@
-"""The page's files: complete, in order, and asking nobody else for anything."""
+"""The page's files are complete, in order, and refer to no other host."""
 
 import importlib.metadata
 import re
@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from importlib.resources import files
 
 import pytest
-from tests.support_views import synthetic_view
+from tests.support.job_views import synthetic_view
 
 from headgate.errors import HeadgateError
 from headgate.ui import page
@@ -58,7 +58,7 @@ def test_all_scripts_are_served_and_import_only_those_before_them():
         assert text.count("\n") < 400, name
 
 
-def test_nothing_comes_from_elsewhere():
+def test_files_refer_to_no_other_host():
     for name in ("app.css", *MODULES):
         found = re.findall(r"(?:https?:)?//[a-z0-9.-]+\.[a-z]{2,}", static_files()[name].content.decode())
         assert [one for one in found if one != "http://www.w3.org"] == [], name
@@ -78,7 +78,7 @@ def test_the_library_for_charts_is_the_one_that_pip_installed():
     assert static_files()["plotly.min.js"].content.startswith(b"/**\n* plotly.js")
 
 
-def test_without_that_library_it_is_said_how_to_get_it(monkeypatch):
+def test_the_error_without_the_library_names_the_package(monkeypatch):
     def missing(name):
         raise importlib.metadata.PackageNotFoundError(name)
 
@@ -100,7 +100,7 @@ def test_a_report_is_one_file_whose_scripts_are_named_by_their_digests():
     assert not re.search(r"^(import|export) ", program, re.MULTILINE)
 
 
-def test_in_a_report_no_two_scripts_have_a_name_in_common():
+def test_no_two_scripts_of_a_report_define_a_name():
     names = []
     for name in MODULES:
         text = static_files()[name].content.decode()

@@ -1,22 +1,22 @@
-"""What the JSON interface answers: right, as described, and small where it is asked for every second."""
+"""The answers of the JSON interface: correct, as described, and small if they are requested every second."""
 
 import gzip
 import json
 import socket
 import threading
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import jsonschema
 import msgspec
 import pytest
-from tests.support_ui import PATIENCE_S, serving
-from tests.support_views import NASTY, FakeWatched, synthetic_view
+from tests.support.job_views import NASTY, FakeWatched, synthetic_view
+from tests.support.page_server import serving
+from tests.support.waiting import PATIENCE_S
 
 import headgate as hg
 from headgate.errors import HeadgateError
 from headgate.observe import ChannelProgress, JobStatus, JobView, Pressure, Timeline, VertexProgress
-from headgate.ui.answers import EdgeChannel
 from headgate.ui.openapi import describe
 from headgate.ui.routes import OPERATIONS
 
@@ -110,10 +110,6 @@ def test_the_channels_of_an_edge(client):
         assert msgspec.convert(one, ChannelProgress) in task.channels
 
 
-def test_an_edges_channel_says_all_that_a_channel_does():
-    assert {one.name for one in fields(EdgeChannel)} == {one.name for one in fields(ChannelProgress)} | {"consumer"}
-
-
 def test_timelines(client):
     path = "/api/jobs/{job}/timeline"
     every = msgspec.convert(described(client.get("/api/jobs/1/timeline"), path), Timeline)
@@ -132,7 +128,7 @@ def test_timelines(client):
         *(f"vertex={value}" for value in ("", "x", "-1", "²")),
     ],
 )
-def test_a_timeline_of_what_cannot_be(client, query):
+def test_invalid_timelines_are_refused(client, query):
     found = described(client.get(f"/api/jobs/1/timeline?{query.replace('²', '%C2%B2')}"), "/api/jobs/{job}/timeline")
     assert found["error"].startswith(query.partition("=")[0])
 
@@ -152,7 +148,7 @@ def test_a_timeline_of_what_cannot_be(client, query):
         ("/api/jobs/", None),
     ],
 )
-def test_what_there_is_not(client, path, operation):
+def test_unknown_jobs_vertices_and_edges_are_404(client, path, operation):
     answer = client.get(path)
     assert answer.status == 404
     assert list(answer.json) == ["error"]
@@ -161,12 +157,12 @@ def test_what_there_is_not(client, path, operation):
 
 
 @pytest.mark.parametrize("number", ["x", "-1", "1.0", "99999999999999999999"])
-def test_what_is_no_number(client, number):
+def test_invalid_numbers_are_refused(client, number):
     assert client.get(f"/api/jobs/1/vertices/{number}").status == 400
     assert client.get(f"/api/jobs/1/edges/{number}").status == 400
 
 
-def test_nothing_is_sampled_unless_asked_for(client):
+def test_reading_does_not_sample(client):
     job = client.jobs["1"]
     before = len(job.calls)
     assert client.get("/api/jobs/1/pressure").status == client.get("/api/jobs/1/why").status == 200
@@ -212,7 +208,7 @@ def test_a_job_has_one_round_at_a_time():
         assert [one.status for one in answers] == [200] * 5
 
 
-def test_who_goes_away_does_not_end_the_round():
+def test_a_cancelled_request_does_not_end_the_round():
     job = FakeWatched(synthetic_view(sampled=False))
     job.gate.clear()
     with serving({"1": job}) as client:
@@ -245,7 +241,7 @@ def test_cancelling_needs_to_be_allowed(client):
 def test_a_job_that_is_gone_does_not_hide_the_others(client):
     client.jobs["1"].error = HeadgateError("its process has ended")
     client.jobs["new"].error = ZeroDivisionError("a bug")
-    client.server._views._seen.clear()
+    client.server._views._snapshots.clear()
     answer = client.get("/api/jobs/1")
     assert answer.status == 503
     assert described(answer, "/api/jobs/{job}") == {"error": "its process has ended"}
@@ -255,14 +251,14 @@ def test_a_job_that_is_gone_does_not_hide_the_others(client):
     assert b'job="over"' in client.get("/metrics").body
 
 
-def test_what_users_call_things_is_json_and_nothing_else(client):
+def test_names_of_users_are_only_json_strings(client):
     answer = client.get("/api/jobs/over")
     assert answer.headers["Content-Type"] == "application/json"
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert NASTY in answer.json["progress"]["name"]
 
 
-def test_a_view_is_made_once_for_all_who_ask_at_a_time():
+def test_concurrent_requests_share_one_view():
     job = FakeWatched(synthetic_view())
     with serving({"1": job}) as client:
         for path in ("", "/vertices/1", "/edges/1", "/pressure", "/workers"):

@@ -1,13 +1,13 @@
-"""What Prometheus scrapes: it can be read, it is right, and how much it is does not depend on users' data."""
+"""The metrics for Prometheus are valid and correct, and their number does not depend on users' data."""
 
 from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support_ui import serving
-from tests.support_views import NASTY, FakeWatched, synthetic_view
+from tests.support.job_views import NASTY, FakeWatched, synthetic_view
+from tests.support.page_server import serving
 
-from headgate.observe import HotKey, JobStatus
+from headgate.observe import HotKey, JobStatus, OperatorProgress
 from headgate.ui.prometheus import exposition
 
 
@@ -34,7 +34,7 @@ def of(values, **labels):
     return value
 
 
-def test_figures_are_the_views():
+def test_metrics_equal_the_figures_of_the_view():
     view = synthetic_view()
     found = scraped(one=view)
     slow = view.progress.vertices[2]
@@ -57,7 +57,7 @@ def test_figures_are_the_views():
     assert of(found["headgate_connection_round_trip_seconds"], worker=0, peer=1) == pytest.approx(0.00008)
 
 
-def test_what_is_not_known_is_left_out():
+def test_unknown_figures_are_left_out():
     view = synthetic_view(2, 1)
     vertices = tuple(
         replace(one, watermark_lag_ms=None, subtasks=tuple(replace(task, cpu=None) for task in one.subtasks))
@@ -109,3 +109,23 @@ def test_the_route():
         assert len(list(text_string_to_metric_families(answer.body.decode()))) > 30
         assert client.ask("/metrics").status == 403
         assert client.ask("/metrics", Cookie=client.cookie()).status == 200
+
+
+@pytest.mark.spec("K1", "B2")
+def test_operators_have_series_of_records_in_out_and_side_outputs():
+    view = synthetic_view()
+    vertex, place = view.progress.vertices[1], view.graph.vertices[1]
+    found = scraped(one=view)
+    for position, (one, name) in enumerate(zip(vertex.operators, place.operators, strict=True)):
+        labels = {"vertex": 1, "position": position, "operator": name}
+        assert of(found["headgate_operator_records_in_total"], **labels) == one.records_in
+        assert of(found["headgate_operator_records_out_total"], **labels) == one.records_out
+    assert of(found["headgate_operator_side_output_records_total"], vertex=1, position=1, output="late") == 7
+
+
+def test_side_outputs_are_bounded():
+    view = synthetic_view(2, 1)
+    many = OperatorProgress(side_outputs={f"tag {n}": n for n in range(500)})
+    vertices = tuple(replace(one, operators=(many,)) for one in view.progress.vertices)
+    found = scraped(one=replace(view, progress=replace(view.progress, vertices=vertices)))
+    assert len(found["headgate_operator_side_output_records_total"]) == 2 * 50

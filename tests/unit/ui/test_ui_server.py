@@ -1,4 +1,4 @@
-"""The page's server as such: how it starts and ends, and what it does with connections that misbehave."""
+"""The server of the page: its start, its end, and connections that misbehave."""
 
 import contextlib
 import logging
@@ -10,8 +10,9 @@ import time
 import warnings
 
 import pytest
-from tests.support_ui import PATIENCE_S, serving
-from tests.support_views import FakeWatched, synthetic_view
+from tests.support.job_views import FakeWatched, synthetic_view
+from tests.support.page_server import serving
+from tests.support.waiting import PATIENCE_S, wait_until
 
 import headgate.ui
 from headgate.errors import ConfigError, HeadgateError
@@ -25,14 +26,7 @@ def connected(client, data=b""):
     return connection
 
 
-def wait_until(condition):
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)
-
-
-def test_start_gives_the_address_to_open():
+def test_start_returns_the_address_to_open():
     server = UiServer(dict)
     assert (server.port, server.token) == (0, "")
     try:
@@ -50,14 +44,16 @@ def test_one_that_was_never_started_is_closed():
     UiServer(dict).close()
 
 
-def test_a_port_of_ones_choice_and_one_that_is_in_use():
+def test_a_fixed_port_and_a_port_in_use():
     with serving() as client:
-        with pytest.raises(ConfigError, match=f"cannot have port {client.port} of 127.0.0.1: .*in use. Choose another"):
+        with pytest.raises(
+            ConfigError, match=f"cannot listen on port {client.port} of 127.0.0.1: .*in use. Choose another"
+        ):
             UiServer(dict, port=client.port).start()
         port = client.port
     with serving(port=port) as client:
         assert client.port == port
-    with pytest.raises(ConfigError, match="cannot have port 70000"):
+    with pytest.raises(ConfigError, match="cannot listen on port 70000"):
         UiServer(dict, port=70000).start()
 
 
@@ -82,7 +78,7 @@ def test_ipv6_loopback():
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.1", "8.8.8.8"])
-def test_only_loopback_unless_told_that_it_is_insecure(host):
+def test_other_addresses_than_loopback_need_insecure_remote(host):
     with pytest.raises(ConfigError, match=r"without TLS.*insecure_remote=True"):
         UiServer(dict, host=host)
     with pytest.warns(RuntimeWarning, match="without TLS"):
@@ -107,7 +103,7 @@ def test_everywhere_it_answers_to_the_address_of_the_connection():
             assert other.recv(100).startswith(b"HTTP/1.1 200")
 
 
-def test_closing_ends_rounds_and_connections_that_are_under_way():
+def test_closing_ends_rounds_and_connections_in_progress():
     job = FakeWatched(synthetic_view(sampled=False))
     job.gate.clear()
     answers = []
@@ -123,7 +119,7 @@ def test_closing_ends_rounds_and_connections_that_are_under_way():
     idle.close()
 
 
-def test_who_does_not_read_cannot_keep_it_from_closing(caplog):
+def test_a_client_that_does_not_read_does_not_delay_closing(caplog):
     with serving({"1": FakeWatched(synthetic_view(6, 100))}) as client:
         request = f"GET /api/jobs/1/vertices/2 HTTP/1.1\r\nHost: {client.host}\r\n"
         request += f"Authorization: Bearer {client.server.token}\r\n\r\n"
@@ -136,7 +132,7 @@ def test_who_does_not_read_cannot_keep_it_from_closing(caplog):
     assert caplog.records == [], "uvicorn did not have to give up"
 
 
-def test_who_does_not_read_is_cut_off(monkeypatch):
+def test_an_http_client_that_does_not_read_is_disconnected(monkeypatch):
     monkeypatch.setattr(BoundedProtocol, "read_s", 0.1)
     with serving({"1": FakeWatched(synthetic_view(6, 100))}) as client:
         request = f"GET /api/jobs/1/vertices/2 HTTP/1.1\r\nHost: {client.host}\r\n"
@@ -151,7 +147,7 @@ def test_who_does_not_read_is_cut_off(monkeypatch):
 
 
 @pytest.mark.parametrize("data", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\nX: "])
-def test_who_sends_no_whole_request_is_cut_off(data, monkeypatch):
+def test_an_incomplete_request_is_disconnected(data, monkeypatch):
     monkeypatch.setattr(BoundedProtocol, "request_s", 0.1)
     with serving() as client, connected(client, data) as slow:
         with contextlib.suppress(ConnectionResetError):
@@ -159,7 +155,7 @@ def test_who_sends_no_whole_request_is_cut_off(data, monkeypatch):
         client.settle()
 
 
-def test_a_byte_now_and_then_is_no_request_either(monkeypatch):
+def test_a_slow_request_is_disconnected(monkeypatch):
     """Also between requests, and as a body that never ends."""
     monkeypatch.setattr(BoundedProtocol, "request_s", 0.1)
     with serving() as client:
@@ -190,7 +186,7 @@ def test_an_answer_may_take_longer_than_a_request(monkeypatch):
         timer.join()
 
 
-def test_there_are_only_so_many_connections():
+def test_the_number_of_connections_is_limited():
     with serving() as client:
         held = [connected(client) for _ in range(MAX_CONNECTIONS)]
         wait_until(lambda: client.server.connections == MAX_CONNECTIONS)
@@ -205,7 +201,7 @@ def test_there_are_only_so_many_connections():
         client.settle()
 
 
-def test_random_bytes_are_refused_and_nothing_is_said_of_them(caplog, capfd):
+def test_random_bytes_are_refused_and_not_logged(caplog, capfd):
     chance = random.Random(5)
     parts = [b"GET", b"POST", b" ", b"/", b"HTTP/1.1", b"\r\n", b"Host: ", b"Content-Length: 5", b"\xff", b"\x00", b":",
              b"Transfer-Encoding: chunked", b"\r\n\r\n", b"0\r\n", b"?token=", b"%", b"PRI * HTTP/2.0"]  # fmt: skip
@@ -250,7 +246,7 @@ def test_other_servers_of_the_process_keep_their_log():
     assert (access.propagate, access.handlers, access.disabled, access.level) == before
 
 
-def test_what_is_missing_is_named_with_how_to_install_it(monkeypatch):
+def test_a_missing_package_is_named_with_its_install_command(monkeypatch):
     monkeypatch.delitem(vars(headgate.ui), "UiServer", raising=False)
     monkeypatch.delitem(sys.modules, "headgate.ui.server")
     monkeypatch.setitem(sys.modules, "uvicorn", None)

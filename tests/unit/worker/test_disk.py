@@ -4,10 +4,11 @@ import threading
 
 import pyarrow as pa
 import pytest
-from tests.support import Thread, partition_id, values_of
-from tests.support_blocking import Reading, Rig, files_in, store
-from tests.support_buffers import give, take_all
-from tests.support_streams import wait_until
+from tests.support.blocking_partition import Reading, Rig, files_in, store
+from tests.support.buffers import give, take_all
+from tests.support.exchange import partition_id, values_of
+from tests.support.threads import Thread
+from tests.support.waiting import wait_until
 
 from headgate.config import Compression, load_settings
 from headgate.errors import (

@@ -168,7 +168,7 @@ def test_who_opened_it_just_before_it_was_swept_tries_again(tmp_path, base, monk
 def test_a_sweep_that_comes_late_does_not_touch_the_new_one(tmp_path, base, monkeypatch):
     """Another sweep has removed the directory, and a job has made it anew, between opening it and taking the lock."""
     crashed(tmp_path)
-    real, new = job_directory._alone, []
+    real, new = job_directory._lock_exclusively, []
 
     def late(lock):
         if not new:
@@ -177,7 +177,7 @@ def test_a_sweep_that_comes_late_does_not_touch_the_new_one(tmp_path, base, monk
             new[0] = enter(tmp_path)
         return real(lock)
 
-    monkeypatch.setattr(job_directory, "_alone", late)
+    monkeypatch.setattr(job_directory, "_lock_exclusively", late)
     assert sweep([str(tmp_path)]) == []
     assert os.listdir(base / "etl") == ["lock"]
     monkeypatch.undo()
@@ -189,7 +189,7 @@ def test_a_lock_that_is_never_given_back_is_an_error(tmp_path, base, monkeypatch
     monkeypatch.setattr(job_directory, "_PAUSE_S", 0.0)
     fd = os.open(base / "etl" / "lock", os.O_RDWR)
     fcntl.flock(fd, fcntl.LOCK_EX)
-    with pytest.raises(StorageError, match=r"headgate-\d+/etl: cannot be used: somebody else keeps its lock"):
+    with pytest.raises(StorageError, match=r"headgate-\d+/etl: cannot be used: another process keeps its lock"):
         enter(tmp_path)
     os.close(fd)
 
@@ -292,7 +292,7 @@ def test_one_that_really_is_somebody_elses_is_refused(tmp_path, base):
 
 def test_a_place_where_anybody_may_remove_anything_is_refused(tmp_path):
     tmp_path.chmod(0o777)
-    refused(tmp_path, "anybody may remove what is in it")
+    refused(tmp_path, "every user may remove files in it")
     tmp_path.chmod(0o1777)
     enter(tmp_path).leave(remove=True)
 

@@ -5,7 +5,7 @@ import tempfile
 import threading
 
 import pytest
-from tests.support_files import SEGMENT, data, read
+from tests.support.partition_files import SEGMENT, data, read
 
 from headgate.config import BatchSettings, Compression
 from headgate.errors import ConfigError, StorageError, StorageFull
@@ -95,7 +95,7 @@ def test_a_directory_with_hardly_any_room_is_left_alone(make, places, monkeypatc
     def room(place):
         return 10**6 if str(places[0]) in place.folder.path else 10**12
 
-    monkeypatch.setattr(storage_module, "_room", room)
+    monkeypatch.setattr(storage_module, "_free_bytes", room)
     storage = make()
     for subtask in range(4):
         write(storage, Partition(0, 0, subtask)).close()
@@ -103,7 +103,7 @@ def test_a_directory_with_hardly_any_room_is_left_alone(make, places, monkeypatc
 
 
 def test_if_all_are_nearly_full_the_best_is_taken(make, places, monkeypatch):
-    monkeypatch.setattr(storage_module, "_room", lambda place: 5 if str(places[0]) in place.folder.path else 4)
+    monkeypatch.setattr(storage_module, "_free_bytes", lambda place: 5 if str(places[0]) in place.folder.path else 4)
     assert write(make()).path.startswith(str(places[0]))
     assert write(make("other"), Partition(0, 0, 1)).path.startswith(str(places[0]))
 

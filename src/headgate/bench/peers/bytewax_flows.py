@@ -1,9 +1,9 @@
-"""The workloads on Bytewax 0.21, written as its documentation does: one process of a cluster, run as a script.
+"""The workloads on Bytewax 0.21, written as in its documentation: a script that is one process of a cluster.
 
     python bytewax_flows.py CASE SECONDS WORKERS PROCESS "localhost:2101;localhost:2102"
 
-runs so many workers, threads of this process, as its part of the cluster, and prints one JSON object as its last line
-when the flow has ended: what this process's sources and sinks have counted, and when. No addresses: it is alone.
+runs WORKERS workers, threads of this process, as its part of the cluster; without addresses it is the only process. At
+the end it prints on its last line one JSON object with the counts and times of its sources and sinks.
 """
 
 # ruff: noqa: ARG002, D102, INP001 - the methods are Bytewax's, and this is a script, not part of a package
@@ -28,9 +28,9 @@ from bytewax.operators.windowing import EventClock, TumblingWindower
 from bytewax.outputs import DynamicSink, StatelessSinkPartition
 from bytewax.testing import cluster_main
 
-_workloads = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "_workloads.py")))
+_workloads = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "workloads.py")))
 _EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
-_found: list[dict[str, Any]] = []  # one for each source and sink, for workers are threads
+_found: list[dict[str, Any]] = []  # one for each source and sink: workers are threads
 
 
 def _counts() -> dict[str, Any]:
@@ -49,8 +49,8 @@ def _all_counts() -> dict[str, Any]:
     }
 
 
-class Batches(StatelessSourcePartition[Any]):
-    """Gives out what a generator yields."""
+class BatchPartition(StatelessSourcePartition[Any]):
+    """Emits the batches of a generator."""
 
     def __init__(self, batches: Iterator[Any], paced: bool) -> None:
         self._batches = batches
@@ -68,19 +68,19 @@ class Batches(StatelessSourcePartition[Any]):
         return datetime.now(UTC) + timedelta(seconds=_workloads.WAIT_S) if self._paced else None
 
 
-class Made(DynamicSource[Any]):
+class BatchSource(DynamicSource[Any]):
     """A source in each worker."""
 
     def __init__(self, make: Callable[[], Iterator[Any]], paced: bool = False) -> None:
         self._make = make
         self._paced = paced
 
-    def build(self, step_id: str, worker_index: int, worker_count: int) -> Batches:
-        return Batches(self._make(), self._paced)
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> BatchPartition:
+        return BatchPartition(self._make(), self._paced)
 
 
-class Tally(StatelessSinkPartition[Any]):
-    """Counts, by a function of the batch and of the counts."""
+class TallyPartition(StatelessSinkPartition[Any]):
+    """Counts by a function of the batch and of the counts so far."""
 
     def __init__(self, count: Callable[[list[Any], dict[str, Any]], int]) -> None:
         self._count = count
@@ -92,14 +92,14 @@ class Tally(StatelessSinkPartition[Any]):
         counts["seen"] += self._count(items, counts)
 
 
-class Counted(DynamicSink[Any]):
+class TallySink(DynamicSink[Any]):
     """A sink in each worker."""
 
     def __init__(self, count: Callable[[list[Any], dict[str, Any]], int] = lambda items, _: len(items)) -> None:
         self._count = count
 
-    def build(self, step_id: str, worker_index: int, worker_count: int) -> Tally:
-        return Tally(self._count)
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> TallyPartition:
+        return TallyPartition(self._count)
 
 
 def _running(count: int | None, _: int) -> tuple[int, int]:
@@ -109,11 +109,11 @@ def _running(count: int | None, _: int) -> tuple[int, int]:
 
 def word_count(flow: Dataflow, seconds: float) -> None:
     """W1: the count of each word so far, for every word."""
-    text = op.input("lines", flow, Made(lambda: _workloads.repeat(_workloads.lines(40_000), 200, seconds)))
+    text = op.input("lines", flow, BatchSource(lambda: _workloads.repeat(_workloads.lines(40_000), 200, seconds)))
     words = op.flat_map("split", text, str.split)
     pairs = op.map("pair", words, lambda word: (word, 1))
     counts = op.stateful_map("count", pairs, _running)
-    op.output("out", counts, Counted())
+    op.output("out", counts, TallySink())
 
 
 def window_sum(flow: Dataflow, seconds: float) -> None:
@@ -123,10 +123,10 @@ def window_sum(flow: Dataflow, seconds: float) -> None:
         wait_for_system_duration=timedelta(seconds=10),
     )
     windows = TumblingWindower(length=timedelta(seconds=1), align_to=_EPOCH)
-    made = op.input("made", flow, Made(lambda: _workloads.seconds_of(1000, seconds)))
+    made = op.input("made", flow, BatchSource(lambda: _workloads.seconds_of(1000, seconds)))
     keyed = op.map("key", made, lambda record: (record[0], record[1:]))
     sums = win.reduce_window("sum", keyed, clock, windows, lambda a, b: (a[0], a[1] + b[1]))
-    op.output("out", sums.down, Counted(lambda items, _: sum(window[1][1] for _, window in items)))
+    op.output("out", sums.down, TallySink(lambda items, _: sum(window[1][1] for _, window in items)))
 
 
 def latency(flow: Dataflow, seconds: float) -> None:
@@ -137,24 +137,24 @@ def latency(flow: Dataflow, seconds: float) -> None:
         counts["delays_ns"] += [(number, now_ns - made_ns) for _, (number, made_ns) in items]
         return len(items)
 
-    made = op.input("made", flow, Made(lambda: _workloads.pace(5_000, seconds), paced=True))
+    made = op.input("made", flow, BatchSource(lambda: _workloads.pace(5_000, seconds), paced=True))
     mapped = op.map("first", made, lambda record: record)
     keyed = op.key_on("key", mapped, lambda record: str(record[0] % _workloads.KEYS))
-    # What is keyed changes place only before a stateful step.
-    op.output("out", op.stateful_map("second", keyed, lambda _, record: (None, record)), Counted(delays))
+    # Bytewax exchanges keyed records only before a stateful step.
+    op.output("out", op.stateful_map("second", keyed, lambda _, record: (None, record)), TallySink(delays))
 
 
 def shuffle(flow: Dataflow, seconds: float) -> None:
     """W4: records of 100 bytes from each worker to all."""
-    made = op.input("made", flow, Made(lambda: _workloads.repeat(_workloads.records(100_000), 1000, seconds)))
-    op.output("out", op.redistribute("shuffle", made), Counted())
+    made = op.input("made", flow, BatchSource(lambda: _workloads.repeat(_workloads.records(100_000), 1000, seconds)))
+    op.output("out", op.redistribute("shuffle", made), TallySink())
 
 
 def shuffle_keyed(flow: Dataflow, seconds: float) -> None:
     """W4: the same by key."""
-    made = op.input("made", flow, Made(lambda: _workloads.repeat(_workloads.records(100_000), 1000, seconds)))
+    made = op.input("made", flow, BatchSource(lambda: _workloads.repeat(_workloads.records(100_000), 1000, seconds)))
     keyed = op.key_on("key", made, lambda record: str(record[0]))
-    op.output("out", op.stateful_map("same", keyed, lambda _, record: (None, record)), Counted())
+    op.output("out", op.stateful_map("same", keyed, lambda _, record: (None, record)), TallySink())
 
 
 _CASES = {
@@ -167,7 +167,7 @@ _CASES = {
 
 
 def main(case: str, seconds: str, workers: str, process: str, addresses: str) -> None:
-    """Run one process of the flow and say what it found."""
+    """Run one process of the flow and print its counts."""
     flow = Dataflow(case)
     _CASES[case](flow, float(seconds))
     cluster_main(flow, addresses.split(";") if addresses else [], int(process), worker_count_per_proc=int(workers))

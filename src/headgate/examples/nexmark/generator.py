@@ -1,8 +1,8 @@
-"""An auction house, made of numbers: event n is always the same, so any number of subtasks make the same stream.
+"""The events of an auction house. Event n is a function of n alone, so any number of subtasks make the same stream.
 
 Of every 50 events one is a new person, three are new auctions and 46 are bids. Some sellers, auctions and bidders are
-hot: most auctions are of the hot seller of the moment, every second bid is for the hot auction. Event time goes on by
-25 ms with each event, and each is up to `DISORDER_MS` older than its place says.
+hot: most auctions are of the current hot seller, every second bid is for the hot auction. Event time advances by 25 ms
+with each event; each event is up to `DISORDER_MS` older than its place in the stream.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from __future__ import annotations
 from typing import NamedTuple, TypeAlias
 
 START_MS = 1_750_000_000_000
-"""The event time of the first event, about."""
+"""The event time of the first event, roughly."""
 
 STEP_MS = 25
-"""How much later each event is than the one before it."""
+"""Event time between two events."""
 
 DISORDER_MS = 2_000
-"""The most that an event is older than its place in the stream says."""
+"""An event is at most this much older than its place in the stream."""
 
 FIRST_ID = 1_000
-"""Of persons and of auctions."""
+"""The first id of persons and of auctions."""
 
 STATES = ("AZ", "CA", "ID", "OR", "WA", "WY")
-"""Where persons live."""
+"""The states of persons."""
 
 CATEGORIES = 5
-"""How many categories of things there are, from 10 on."""
+"""The number of categories, which begin with 10."""
 
-_TURN = 50  # events: a person, then three auctions, then bids
+_CYCLE = 50  # events: a person, then three auctions, then bids
 _AUCTIONS = 3
-_HOT = 100  # how many persons, or auctions, share a hot one
+_HOT = 100  # one of so many persons, or auctions, is hot
 _CITIES = ("Alder", "Birch Ford", "Cedar Mill", "Dun Weir", "Elm Lock", "Fern Sluice", "Grey Bank")
 _FIRST_NAMES = ("Ada", "Bo", "Cleo", "Dov", "Eva", "Finn", "Gus", "Hana", "Ivo", "June")
 _LAST_NAMES = ("Brook", "Dyke", "Ferry", "Mills", "Pool", "Rivers", "Wells")
@@ -39,7 +39,7 @@ _MASK = 2**64 - 1
 
 
 class Person(NamedTuple):
-    """Somebody registers."""
+    """A person registers."""
 
     id: int
     name: str
@@ -50,7 +50,7 @@ class Person(NamedTuple):
 
 
 class Auction(NamedTuple):
-    """Somebody offers something."""
+    """A person offers a thing."""
 
     id: int
     item: str
@@ -64,21 +64,21 @@ class Auction(NamedTuple):
 
 
 class Bid(NamedTuple):
-    """Somebody bids for something."""
+    """A person bids in an auction."""
 
     auction: int
     bidder: int
     price: int  # cents
     at: int
-    note: str  # of any length up to some hundred bytes
+    note: str  # up to some hundred bytes
 
 
 Event: TypeAlias = Person | Auction | Bid
-"""What the stream consists of."""
+"""An event of the stream."""
 
 
 class _Dice:
-    """Numbers that look random and depend on nothing but the event's number, on any machine (splitmix64)."""
+    """Pseudo-random numbers from the event's number alone, the same on any machine (splitmix64)."""
 
     __slots__ = ("_state",)
 
@@ -96,7 +96,7 @@ class _Dice:
 
 
 def event(n: int) -> Event:
-    """The n-th event, counted from 0.
+    """Return the n-th event, counted from 0.
 
     >>> [type(event(n)).__name__ for n in range(6)]
     ['Person', 'Auction', 'Auction', 'Auction', 'Bid', 'Bid']
@@ -104,18 +104,18 @@ def event(n: int) -> Event:
     (True, 1000)
     """
     dice = _Dice(n)
-    turn, place = divmod(n, _TURN)
+    cycle, place = divmod(n, _CYCLE)
     at = START_MS + STEP_MS * n - dice.below(DISORDER_MS + 1)
-    newest_person = FIRST_ID + turn
+    newest_person = FIRST_ID + cycle
     if place == 0:
         return _person(dice, newest_person, at)
     if place <= _AUCTIONS:
-        return _auction(dice, FIRST_ID + _AUCTIONS * turn + place - 1, newest_person, at)
-    return _bid(dice, FIRST_ID + _AUCTIONS * turn + _AUCTIONS - 1, newest_person, at)
+        return _auction(dice, FIRST_ID + _AUCTIONS * cycle + place - 1, newest_person, at)
+    return _bid(dice, FIRST_ID + _AUCTIONS * cycle + _AUCTIONS - 1, newest_person, at)
 
 
 def events(count: int) -> list[Event]:
-    """The first events.
+    """Return the first events.
 
     >>> kinds = [type(one) for one in events(500)]
     >>> kinds.count(Person), kinds.count(Auction), kinds.count(Bid)
@@ -131,7 +131,7 @@ def _person(dice: _Dice, person: int, at: int) -> Person:
 
 
 def _auction(dice: _Dice, auction: int, newest_person: int, at: int) -> Auction:
-    # Three of four are of the hot seller, the others of somebody who came lately; the newest may be just that person.
+    # Three of four are of the hot seller, the others of a recent person, perhaps the newest.
     seller = _hot(newest_person) if dice.below(4) else _recent(dice, newest_person, 50)
     item = dice.one_of(_THINGS)
     description = ", ".join([item, *(dice.one_of(_WORDS) for _ in range(1 + dice.below(8)))])
@@ -146,13 +146,13 @@ def _bid(dice: _Dice, newest_auction: int, newest_person: int, at: int) -> Bid:
     auction = _hot(newest_auction) if dice.below(2) else _recent(dice, newest_auction, 100)
     bidder = _hot(newest_person) + 1 if dice.below(4) else _recent(dice, newest_person, 1_000)
     price = 100 * 10 ** dice.below(4) + dice.below(1_000)
-    # One in sixteen has a long note, so that records of very different sizes travel together.
+    # One in sixteen has a long note: records have very different sizes.
     note = dice.one_of(_WORDS) * (1 if dice.below(16) else 1 + dice.below(40))
     return Bid(auction, bidder, price, at, note)
 
 
 def _hot(newest: int) -> int:
-    """The one of its hundred that most are for."""
+    """Return the hot one of its hundred."""
     return newest // _HOT * _HOT
 
 

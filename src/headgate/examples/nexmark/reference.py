@@ -1,6 +1,6 @@
-"""NEXMark's queries as plain PySpark over all events at once: what the pipelines of `queries` must answer.
+"""NEXMark's queries as plain PySpark over all events at once: the right answers for the pipelines of `queries`.
 
-Nothing of headgate is in here but the figures of the queries. Each query takes three DataFrames and gives one.
+Only the constants of the queries are headgate's. Each query takes three DataFrames and returns one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SCHEMAS = {
 
 
 def frames(spark: SparkSession, count: int) -> tuple[DataFrame, DataFrame, DataFrame]:
-    """Persons, auctions and bids of the first events."""
+    """Return persons, auctions and bids of the first events."""
     made = events(count)
     persons, auctions, bids = (
         spark.createDataFrame([tuple(one) for one in made if type(one) is kind], schema)
@@ -37,34 +37,34 @@ def frames(spark: SparkSession, count: int) -> tuple[DataFrame, DataFrame, DataF
 
 
 def minute_of(at: str) -> Column:
-    """The beginning of the minute that a time is in."""
+    """Return the begin of a time's minute."""
     return f.col(at) - f.col(at) % int(MINUTE)
 
 
 def q0(persons: DataFrame, auctions: DataFrame, bids: DataFrame) -> DataFrame:  # noqa: ARG001
-    """All bids."""
+    """Return all bids."""
     return bids
 
 
 def q1(persons: DataFrame, auctions: DataFrame, bids: DataFrame) -> DataFrame:  # noqa: ARG001
-    """All bids, in another currency."""
+    """Return all bids, in another currency."""
     return bids.select("auction", "bidder", f.expr("price * 908 div 1000").alias("price"), "at")
 
 
 def q2(persons: DataFrame, auctions: DataFrame, bids: DataFrame) -> DataFrame:  # noqa: ARG001
-    """Bids for certain auctions."""
+    """Return bids for certain auctions."""
     return bids.where("auction % 123 = 0").select("auction", "price")
 
 
 def q3(persons: DataFrame, auctions: DataFrame, bids: DataFrame) -> DataFrame:  # noqa: ARG001
-    """Who in certain states sells things of a certain category."""
+    """Return sellers in certain states of things of a certain category."""
     sellers = persons.where(f.col("state").isin(*SOME_STATES))
     offers = auctions.where(f.col("category") == SOME_CATEGORY).select(f.col("id").alias("auction"), "seller")
     return sellers.join(offers, f.col("id") == f.col("seller")).select("name", "city", "state", "auction")
 
 
 def sales(auctions: DataFrame, bids: DataFrame) -> DataFrame:
-    """The highest bid of each auction."""
+    """Return the highest bid of each auction."""
     offers = auctions.withColumnRenamed("at", "begins")
     same = (f.col("auction") == f.col("id")) & (f.col("at") >= f.col("begins")) & (f.col("at") < f.col("expires"))
     sold = offers.join(bids, same).groupBy("id", "seller", "category", "expires")
@@ -72,12 +72,12 @@ def sales(auctions: DataFrame, bids: DataFrame) -> DataFrame:
 
 
 def q4(persons: DataFrame, auctions: DataFrame, bids: DataFrame) -> DataFrame:  # noqa: ARG001
-    """What things of each category sell for on average."""
+    """Return the average price of each category."""
     return sales(auctions, bids).groupBy("category").agg(f.avg("price"))
 
 
 def q5(persons: DataFrame, auctions: DataFrame, bids: DataFrame) -> DataFrame:  # noqa: ARG001
-    """The auctions with most bids, in every minute that begins with ten seconds."""
+    """Return the auctions with most bids in the last minute, every ten seconds."""
     first = f.col("at") - f.col("at") % int(SLIDE) + int(SLIDE)
     ends = f.sequence(first, first + int(MINUTE - SLIDE), f.lit(int(SLIDE)))
     counts = bids.withColumn("end", f.explode(ends)).groupBy("end", "auction").count()
@@ -86,20 +86,20 @@ def q5(persons: DataFrame, auctions: DataFrame, bids: DataFrame) -> DataFrame:  
 
 
 def q6(persons: DataFrame, auctions: DataFrame, bids: DataFrame) -> DataFrame:  # noqa: ARG001
-    """What the last ten sales of each seller were worth on average, at every sale."""
+    """Return the average price of the last ten sales of each seller, at every sale."""
     last_ten = "avg(price) over (partition by seller order by expires, id rows between 9 preceding and current row)"
     return sales(auctions, bids).select("seller", "id", f.expr(last_ten))
 
 
 def q7(persons: DataFrame, auctions: DataFrame, bids: DataFrame) -> DataFrame:  # noqa: ARG001
-    """The highest bid of each minute."""
+    """Return the highest bid of each minute."""
     best = f.expr("max(struct(price, -at, -auction, -bidder))").alias("best")
     highest = bids.withColumn("minute", minute_of("at")).groupBy("minute").agg(best)
     return highest.select("minute", f.expr("-best.col3"), f.expr("-best.col4"), "best.price", f.expr("-best.col2"))
 
 
 def q8(persons: DataFrame, auctions: DataFrame, bids: DataFrame) -> DataFrame:  # noqa: ARG001
-    """Who has come and begun an auction within the same minute."""
+    """Return persons who registered and began an auction within the same minute."""
     sellers = auctions.select(f.col("seller").alias("id"), minute_of("at").alias("minute")).distinct()
     came = persons.select("id", "name", minute_of("at").alias("minute"))
     return came.join(sellers, ["id", "minute"]).select("id", "name", "minute")
@@ -112,5 +112,5 @@ QUERIES: dict[int, Callable[[DataFrame, DataFrame, DataFrame], DataFrame]] = dic
 
 
 def main(spark: SparkSession, query: int = 5, count: int = 10_000) -> list[tuple[Any, ...]]:
-    """The answer to a query about the first events, sorted."""
+    """Return the sorted answer to a query about the first events."""
     return sorted(tuple(row) for row in QUERIES[query](*frames(spark, count)).collect())

@@ -1,7 +1,7 @@
-// The page of a job: what is shown, what is asked for once a second, and who is told.
+// The page of a job: its state, and a round of requests once a second.
 //
-// One round of questions is under way at a time: the job, then what the open tab needs. Answers are drawn in the next
-// frame, into what is there. Nothing is asked while the reader has paused or looks at something else.
+// One round is in progress at a time: the job, then the details of the open tab. Answers are drawn in the next frame, into
+// the existing elements. No request is sent while the page is paused or hidden.
 
 import { forgetColours, loadSoon } from "./charts.js";
 import { EdgePanel } from "./edge.js";
@@ -17,7 +17,7 @@ import { WhyPanel } from "./why.js";
 const ROUND_MS = 1000;
 const SLOW_ROUND_MS = 5000; // of jobs that are over, and of the list of jobs
 const STALE_MS = 4000;
-const MANY_SUBTASKS = 24; // time-lines of more are asked for more rarely, and are coarser
+const MANY_SUBTASKS = 24; // timelines of more are requested less often, and are coarser
 
 const source = openSource();
 
@@ -25,16 +25,16 @@ const state = {
     job: null, // its id
     jobs: [],
     view: null,
-    detail: null, // of what is selected
-    past: null, // the last time-line
+    detail: null, // of the selected vertex or edge
+    past: null, // the last timeline
     workers: null, // with all their connections
-    means: null, // of a job that is over: its last time-line
+    means: null, // of a job that is over: its whole timeline
     selected: null, // {kind: "vertex" | "edge", id}
-    panel: null, // of what is selected
-    seconds: 60, // stretch of time-lines
+    panel: null, // of the selected vertex or edge
+    seconds: 60, // the length of timelines
     paused: false,
-    answered: 0, // when the last answer came
-    trouble: "", // why there was none since
+    answered: 0, // the time of the last answer
+    trouble: "", // the error since then
 };
 
 const header = new Header();
@@ -71,7 +71,7 @@ const show = oncePerFrame(() => {
     else panels[tabs.open].update(view, state.workers);
 });
 
-/** The view as it is shown: of a job that is over, what it did before. */
+/** The view to show: for a job that is over, means instead of current figures. */
 function viewShown() {
     const { view, means } = state;
     if (shown.view !== view || shown.means !== means) shown = { view, means, as: asItWas(view, means) };
@@ -88,7 +88,7 @@ function freshness() {
     return state.paused ? "paused" : "live";
 }
 
-/** Show what is selected; its panel is made when it is another one. */
+/** Show the selected vertex or edge; its panel is created when the selection changes. */
 function showSelected() {
     const { selected } = state;
     if (selected === null) return;
@@ -118,7 +118,7 @@ function showSelected() {
     }
 }
 
-/** A question that takes the time of sampling: how long that is, by the job's settings. */
+/** A request with sampling, and its duration by the job's settings. */
 function asking(promise) {
     const setting = (key) => state.view?.settings.find((one) => one.key === key)?.value ?? "";
     const samples = Number.parseInt(setting("backpressure.samples"), 10) || 100;
@@ -140,7 +140,7 @@ function select(what) {
     reveal(byId("details"));
 }
 
-/** Scroll just so far that the beginning of an element is seen. */
+/** Scroll until the top of an element is visible. */
 function reveal(element) {
     const { top } = element.getBoundingClientRect();
     if (top > innerHeight - 240 || top < 0) element.scrollIntoView({ block: "start" });
@@ -151,9 +151,9 @@ function stretch(seconds) {
     askSoon();
 }
 
-// Rounds of questions.
+// Rounds of requests.
 
-let round = 0; // only the newest may change what is shown
+let round = 0; // only the newest may change the page
 let timer = null;
 let jobsAsked = 0;
 let pastAsked = 0;
@@ -219,7 +219,7 @@ async function askJobs(now) {
         return;
     }
     if (!state.jobs.some((one) => one.id === state.job)) {
-        // A job that the server has forgotten stays in sight, unless there is another one that runs.
+        // A job that the server has removed stays on the page, unless another one runs.
         const running = state.jobs.filter((one) => !isOver(one.status));
         const next = (running.length > 0 ? running : state.jobs).at(-1);
         if (state.job === null || running.length > 0) chooseJob(next.id);
@@ -227,7 +227,7 @@ async function askJobs(now) {
     if (state.job !== null) writeJobs(state.jobs, state.job);
 }
 
-/** What the open tab needs beyond the job. Time-lines of many tasks come at every other round. */
+/** Request the details of the open tab. Timelines of many tasks are requested in every other round. */
 async function askDetails(current, now) {
     const { selected, view, job } = state;
     const vertex =
@@ -262,26 +262,26 @@ function chooseJob(id) {
     state.panel?.remove();
     byId("panel-selected").replaceChildren();
     Object.assign(state, { job: id, view: null, detail: null, past: null, panel: null, means: null });
-    if (hashSaid.job !== id) state.selected = null;
+    if (fromHash.job !== id) state.selected = null;
     whyPanel.clear();
     writeHash();
 }
 
 // The address after '#' says what is shown, so that it can be gone back to and passed on.
 
-let hashSaid = {};
+let fromHash = {};
 
 function readHash() {
-    const said = new URLSearchParams(location.hash.slice(1));
-    hashSaid = { job: said.get("job") };
-    const pick = (kind) => (/^\d{1,9}$/.test(said.get(kind) ?? "") ? { kind, id: Number(said.get(kind)) } : null);
+    const hash = new URLSearchParams(location.hash.slice(1));
+    fromHash = { job: hash.get("job") };
+    const pick = (kind) => (/^\d{1,9}$/.test(hash.get(kind) ?? "") ? { kind, id: Number(hash.get(kind)) } : null);
     const selected = pick("vertex") ?? pick("edge");
-    if (hashSaid.job !== null && hashSaid.job !== state.job) chooseJob(hashSaid.job);
+    if (fromHash.job !== null && fromHash.job !== state.job) chooseJob(fromHash.job);
     if (selected !== null && (selected.kind !== state.selected?.kind || selected.id !== state.selected?.id)) {
         state.panel?.remove();
         Object.assign(state, { selected, panel: null, detail: null, past: null });
     }
-    if (said.get("tab") !== null && said.get("tab") !== tabs.open) tabs.show(said.get("tab"));
+    if (hash.get("tab") !== null && hash.get("tab") !== tabs.open) tabs.show(hash.get("tab"));
 }
 
 function writeHash() {
@@ -290,7 +290,7 @@ function writeHash() {
     if (state.selected !== null) say.set(state.selected.kind, state.selected.id);
     say.set("tab", tabs.open);
     const text = `#${say}`;
-    hashSaid = { job: state.job };
+    fromHash = { job: state.job };
     if (text !== location.hash) history.replaceState(null, "", text);
 }
 

@@ -1,5 +1,5 @@
-// Charts, drawn by plotly, which is loaded when the first one is wanted. Each chart stands for a table that is there as
-// well; colours are those of the page, and every series has its own pattern or dash.
+// Charts, drawn by plotly, which is loaded for the first chart. Each chart has a table with the same figures; colours are
+// those of the page, and every series has its own pattern or dash.
 
 import { h, setText } from "./format.js";
 import { Table } from "./tables.js";
@@ -10,18 +10,18 @@ const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "Libera
 
 let loading = null;
 let palette = null;
-let turn = Promise.resolve(); // of the chart that draws next: one per frame, so that none holds up the page
+let drawQueue = Promise.resolve(); // of drawings: one per frame, so that the page stays responsive
 
-// Charts that are out of sight are drawn when they come into it.
+// Charts outside of the window are drawn when they become visible.
 const sight = new IntersectionObserver(
     (entries) => {
         for (const entry of entries) seen.get(entry.target)?.(entry.isIntersecting);
     },
     { rootMargin: "100px" },
 );
-const seen = new WeakMap(); // the place of a chart -> who is told
+const seen = new WeakMap(); // the element of a chart -> its callback
 
-/** Load the library before somebody waits for it: once the page has settled, and there is nothing else to do. */
+/** Load the library while the browser is idle, before the first chart needs it. */
 export function loadSoon() {
     const idle = window.requestIdleCallback ?? ((work) => work());
     setTimeout(() => idle(() => plotly().catch(() => {})), SETTLED_MS);
@@ -45,7 +45,7 @@ function plotly() {
     return loading;
 }
 
-/** The page's colours; asked for again after `forgetColours`, when the theme has changed. */
+/** The page's colours; read again after `forgetColours`, when the theme has changed. */
 export function colours() {
     if (palette === null) {
         const style = getComputedStyle(document.documentElement);
@@ -62,6 +62,7 @@ export function colours() {
             "heat-2",
             "back-pale",
             "idle-tint",
+            "busy-tint",
         ];
         for (const state of ["busy", "back", "idle"]) names.push(state, `on-${state}`);
         palette = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
@@ -73,7 +74,7 @@ export function forgetColours() {
     palette = null;
 }
 
-/** Text for plotly, which takes some HTML: names are the user's, and '<lambda>' is no tag. */
+/** Text for plotly, which interprets some HTML: in the name of an operator, '<lambda>' is no tag. */
 export function plain(text) {
     return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
@@ -85,7 +86,7 @@ export class Chart {
     #inSight = false;
     #height;
 
-    /** `label` says what is to be seen, for those who do not see it. */
+    /** `label` describes the chart for screen readers. */
     constructor(parent, { label, height = 200 }) {
         this.#height = height;
         this.#place = h("div", { class: "chart", role: "img", "aria-label": label });
@@ -98,7 +99,7 @@ export class Chart {
         sight.observe(this.#place);
     }
 
-    /** Draw; while one drawing is under way only the last one that was asked for is kept. */
+    /** Draw; of several requests during a drawing only the last is done. */
     draw(traces, layout = {}) {
         this.#wanted = [traces, layout];
         this.#start();
@@ -119,17 +120,17 @@ export class Chart {
         try {
             const library = await plotly();
             while (this.#wanted !== null && this.#inSight) {
-                turn = turn.then(nextFrame);
-                await turn;
+                drawQueue = drawQueue.then(nextFrame);
+                await drawQueue;
                 if (!this.#inSight || this.#wanted === null) break;
                 const [traces, layout] = this.#wanted;
                 this.#wanted = null;
                 const whole = { ...base(this.#height), ...layout };
-                // Times do not run into each other on a narrow screen.
+                // Few ticks, so that times do not overlap on a narrow screen.
                 if (whole.xaxis?.type === "date")
                     whole.xaxis.nticks = Math.max(2, Math.floor(this.#place.clientWidth / 120));
                 await library.react(this.#place, traces, whole, CONFIG);
-                // Where the library measures text; it is not for anybody to see.
+                // The library measures text in this element; it is invisible.
                 document.getElementById("js-plotly-tester")?.setAttribute("aria-hidden", "true");
             }
         } catch (error) {
@@ -178,7 +179,7 @@ function base(height) {
     };
 }
 
-/** An axis in the page's colours; `more` comes last. */
+/** An axis in the page's colours; `more` overrides. */
 export function axis(more) {
     const colour = colours();
     return {
@@ -191,7 +192,7 @@ export function axis(more) {
     };
 }
 
-/** The figures behind a chart as a table, made when somebody opens it. `rows` is asked for then and on `update`. */
+/** The figures of a chart as a table, created when the reader opens it. `rows` is called then and on `update`. */
 export class Figures {
     #details;
     #table = null;

@@ -1,4 +1,4 @@
-// One edge in full: the credit and backlog of all its channels as a matrix, live, and its hot keys.
+// The details of an edge: the credit and backlog of all its channels as a matrix, and its hot keys.
 
 import { axis, Chart, colours } from "./charts.js";
 import { byteRate, bytes, count, h, percent, rate, setText } from "./format.js";
@@ -16,7 +16,7 @@ const MEASURES = {
     queued: ["Queued", (channel) => channel.queued, "buffers that have come and wait to be read"],
     bytes: ["Bytes", (channel) => channel.bytes_in, "bytes so far"],
 };
-const FIGURES_WITHIN = 16; // matrices up to so many rows and columns have figures in their cells
+const FIGURES_WITHIN = 16; // larger matrices have no figures in their cells
 
 export class EdgePanel {
     #write;
@@ -208,7 +208,7 @@ export class EdgePanel {
             hoverongaps: false,
             hovertemplate: `producer %{y} to consumer %{x}<br>${label}: %{z:,}<extra></extra>`,
         };
-        // Cells within a worker have no credit: they say so, where there is room.
+        // Channels within a worker have no credit: their cells show that if there is room.
         const alone = small && this.#measure === "credit" ? channels.filter((one) => one.local) : [];
         const words = {
             type: "scatter",

@@ -1,5 +1,5 @@
-// Where a vertex's tasks spend their time, from sampled stacks: an icicle of functions below their
-// operators, and the same as a table of the hottest functions.
+// Sampled stacks of a vertex's tasks: an icicle chart of functions below their operators, and a table of the functions
+// with the most samples.
 
 import { axis, Chart, colours, plain } from "./charts.js";
 import { announce, clock, h, percent, setText } from "./format.js";
@@ -14,7 +14,7 @@ export class Flame {
     #pressure = null;
     #only = "work";
     #subtask = "all";
-    #said;
+    #note;
     #button;
     #progress;
     #select;
@@ -23,12 +23,12 @@ export class Flame {
     #table;
     #name;
 
-    /** `ask` samples and answers with a pressure; null: this is a report, which has what it has. */
+    /** `ask` samples and returns a pressure; null: this is a report, and cannot sample. */
     constructor(parent, { vertex, name, ask }) {
         this.#vertex = vertex;
         this.#name = name;
         this.#ask = ask;
-        this.#said = h("span", { class: "muted" });
+        this.#note = h("span", { class: "muted" });
         this.#progress = h("progress", { max: 100, value: 0, "aria-label": "Sampling stacks", hidden: true });
         this.#button = h(
             "button",
@@ -82,12 +82,12 @@ export class Flame {
                 },
             ],
         });
-        parent.append(h("div", { class: "tools" }, this.#button, this.#progress, this.#said), this.#body);
+        parent.append(h("div", { class: "tools" }, this.#button, this.#progress, this.#note), this.#body);
         setText(
-            this.#said,
+            this.#note,
             ask === null
                 ? "No stacks were sampled."
-                : "Takes the stacks of this job's tasks for a few seconds; nothing is sampled unless asked.",
+                : "Samples the stacks of this job's tasks for a few seconds.",
         );
     }
 
@@ -108,7 +108,7 @@ export class Flame {
         this.#show();
     }
 
-    /** Colours have changed. */
+    /** Draw again, with new colours. */
     redraw() {
         if (this.#pressure) this.#show();
     }
@@ -122,7 +122,7 @@ export class Flame {
         const began = performance.now();
         this.#button.disabled = true;
         this.#progress.hidden = false;
-        setText(this.#said, `Sampling for about ${Math.ceil(seconds)} s.`);
+        setText(this.#note, `Sampling for about ${Math.ceil(seconds)} s.`);
         const timer = setInterval(() => {
             this.#progress.value = Math.min(98, ((performance.now() - began) / (seconds * 1000)) * 100);
         }, 200);
@@ -132,7 +132,7 @@ export class Flame {
             this.#pressure = null;
             this.update(pressure);
         } catch (error) {
-            setText(this.#said, `Not sampled: ${error.message}.`);
+            setText(this.#note, `Not sampled: ${error.message}.`);
         } finally {
             clearInterval(timer);
             this.#button.disabled = false;
@@ -145,12 +145,12 @@ export class Flame {
         const mine = this.#mine();
         this.#body.hidden = mine === null;
         if (mine === null) {
-            setText(this.#said, "No worker gave samples of this vertex.");
+            setText(this.#note, "No worker sent samples of this vertex.");
             return;
         }
         const most = `at most ${percent(mine.ratio)} of a task's samples waited for an output buffer`;
         const level = `Back pressure ${mine.level.toUpperCase()}: ${most}.`;
-        setText(this.#said, `${level} ${this.#pressure.samples} samples, ${clock(this.#pressure.at_ms)}.`);
+        setText(this.#note, `${level} ${this.#pressure.samples} samples, ${clock(this.#pressure.at_ms)}.`);
         const tasks =
             this.#subtask === "all"
                 ? mine.subtasks
@@ -245,7 +245,7 @@ function grow(stacks, only, name) {
     return parts;
 }
 
-/** Functions with the share of samples that they were in, alone and with what they call. */
+/** Functions with their shares of the samples: of themselves, and with the functions they call. */
 function hottest(stacks, only) {
     const rows = new Map();
     let all = 0;

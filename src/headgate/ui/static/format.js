@@ -1,9 +1,9 @@
-// Figures as people read them, and the few DOM calls that everything else is made of.
-// Text always goes in as text: names and keys are the user's, and none of them is ever parsed as HTML.
+// Figures as text, and helpers for the DOM.
+// Text is always set as text: names and keys are those of users, and are never parsed as HTML.
 
 const UNITS = ["", "k", "M", "G", "T"];
 const BINARY = ["B", "KiB", "MiB", "GiB", "TiB"];
-const LIMIT = 0.8; // a task that is busy or back-pressured for so much of the time has no room left
+const LIMIT = 0.8; // a task that is busy or back-pressured for this share of the time is at its limit
 const NONE = "–"; // an en dash: not known
 const NBSP = " ";
 
@@ -17,7 +17,7 @@ function threeDigits(value) {
     return value.toFixed(2);
 }
 
-/** 12345 -> '12.3 k'; whole numbers below 1000 stay whole. */
+/** 12345 -> '12.3 k'; whole numbers below 1000 have no decimals. */
 export function count(value) {
     if (value === null || value === undefined) return NONE;
     let rest = Math.abs(value);
@@ -72,7 +72,7 @@ export function duration(seconds) {
     return `${Math.floor(whole / 3600)}${NBSP}h${NBSP}${two(Math.floor((whole % 3600) / 60))}${NBSP}min`;
 }
 
-/** A moment of the wall clock, as the reader's clock has it. */
+/** A time of day in the reader's time zone. */
 export function clock(ms) {
     const at = new Date(ms);
     const two = (n) => String(n).padStart(2, "0");
@@ -80,20 +80,21 @@ export function clock(ms) {
 }
 
 /**
- * What the tasks of a vertex mostly do, and how that is said: {state, share, label}. One task that is at its limit while the
- * others wait is what matters of them.
+ * The main state of a vertex's tasks: {state, share, label}. One task at its limit counts more than the mean of all.
  */
 export function mainState(figures) {
     const { state: life, busy, back_pressured: back, idle, max_busy: mostBusy, max_back_pressured: mostBack } = figures;
-    if (life !== "running" && !(figures.past && busy + back + idle > 0))
+    const waiting = figures.waiting ?? 0;
+    if (life !== "running" && !(figures.past && busy + back + idle + waiting > 0))
         return { state: life, share: 0, label: capital(life) };
-    const said = (state, share, words) => ({ state, share, label: `${words} ${percent(share)}` });
-    if (busy + back + idle <= 0) return { state: "idle", share: 0, label: "No figures yet" };
-    if (back >= busy && back >= idle) return said("back", back, "Back-pressured");
-    if (busy >= idle) return said("busy", busy, "Busy");
-    if (mostBusy >= LIMIT) return said("busy", mostBusy, "One task busy");
-    if (mostBack >= LIMIT) return said("back", mostBack, "One held back");
-    return said("idle", idle, "Idle");
+    const labelled = (state, share, words) => ({ state, share, label: `${words} ${percent(share)}` });
+    if (busy + back + idle + waiting <= 0) return { state: "idle", share: 0, label: "No figures yet" };
+    if (waiting > Math.max(busy, back, idle)) return labelled("busy", waiting, "Waiting");
+    if (back >= busy && back >= idle) return labelled("back", back, "Back-pressured");
+    if (busy >= idle) return labelled("busy", busy, "Busy");
+    if (mostBusy >= LIMIT) return labelled("busy", mostBusy, "One task busy");
+    if (mostBack >= LIMIT) return labelled("back", mostBack, "One back-pressured");
+    return labelled("idle", idle, "Idle");
 }
 
 export function capital(text) {
@@ -120,7 +121,7 @@ function fill(element, attributes, children) {
     return element;
 }
 
-/** Set text, but only where it is another: the browser has nothing to do for what stays as it is. */
+/** Set the text of an element if it has changed: the browser has no work for the rest. */
 export function setText(element, text) {
     if (element.textContent !== text) element.textContent = text;
 }
@@ -134,12 +135,12 @@ export function byId(id) {
     return document.getElementById(id);
 }
 
-/** Say it once to who listens to the page; meant for changes of status, not for figures. */
+/** Announce a text to screen readers; for changes of status, not for figures. */
 export function announce(text) {
     setText(byId("announcer"), text);
 }
 
-/** A function that runs at most once per frame, however often it is called. */
+/** Return a function that runs at most once per frame. */
 export function oncePerFrame(work) {
     let asked = false;
     return () => {

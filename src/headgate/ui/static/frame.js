@@ -19,7 +19,7 @@ import { figures } from "./tables.js";
 
 const THEME_KEY = "headgate-theme";
 
-/** Tabs by the usual keys; `changed` is told the name of the one that is open. */
+/** Tabs with the usual keys; `changed` is called with the name of the open tab. */
 export class Tabs {
     #tabs;
     #changed;
@@ -67,7 +67,7 @@ function nameOf(tab) {
     return tab.id.slice("tab-".length);
 }
 
-/** Light or dark as the system says, unless the reader says otherwise, which is kept. */
+/** Light or dark: the choice of the reader, which is stored, or that of the system. */
 export function setUpTheme(changed) {
     const select = byId("theme");
     const system = matchMedia("(prefers-color-scheme: dark)");
@@ -79,14 +79,14 @@ export function setUpTheme(changed) {
     try {
         select.value = localStorage.getItem(THEME_KEY) ?? "system";
     } catch {
-        // A file's page may have no storage.
+        // A page that was opened from a file may have no storage.
     }
     if (select.value === "") select.value = "system";
     select.addEventListener("change", () => {
         try {
             localStorage.setItem(THEME_KEY, select.value);
         } catch {
-            // Then it is not kept.
+            // The choice is not stored.
         }
         apply();
     });
@@ -94,15 +94,15 @@ export function setUpTheme(changed) {
     apply();
 }
 
-/** Status, how fresh the figures are, and what the whole job does. */
+/** The status, the age of the figures, and a summary of the job. */
 export class Header {
     #status = null;
     #write;
 
     constructor() {
         const [list, write] = figures([
-            ["Read by sources", "read", "records per second that sources give"],
-            ["Reach sinks", "reach", "records per second that sinks get"],
+            ["Read by sources", "read", "records per second that sources read"],
+            ["Reach sinks", "reach", "records per second that sinks receive"],
             ["Most back-pressured", "back"],
             ["Busiest task", "busy"],
             ["Backlog", "backlog", "buffers that wait at producers, on all edges"],
@@ -178,12 +178,12 @@ function summary(view) {
     };
 }
 
-/** Workers that are threads of one process have its memory in common. */
+/** One worker of each process: workers that are threads of one process share its memory. */
 function processes(workers) {
     return [...new Map(workers.map((one) => [`${one.host} ${one.pid}`, one])).values()];
 }
 
-/** The jobs to choose from, if there are several. */
+/** Show the list of jobs, if there are several. */
 export function writeJobs(jobs, chosen) {
     const select = byId("job-select");
     byId("job-choice").hidden = jobs.length < 2;

@@ -1,7 +1,7 @@
-// The job graph: vertices are buttons over the edges' lines, so that they take focus, wrap and scale as text does.
-// It is laid out once per graph and direction; figures are written into what is there.
+// The job graph: vertices are buttons above the lines of the edges, so that they have focus, and wrap and scale as text.
+// The layout is computed once per graph and direction; figures are written into the existing elements.
 //
-// Keys: one vertex or edge has the tab stop. Along the flow the arrow keys go from a vertex to its edge to the next
+// Keys: one vertex or edge has the tab stop. Along the flow the arrow keys move from a vertex to its edge to the next
 // vertex, across it to the neighbour in the same layer.
 
 import { h, setAttribute, svg } from "./format.js";
@@ -10,9 +10,9 @@ import { edgeButton, vertexButton, writeEdge, writeVertex } from "./parts.js";
 
 const VERTEX = { width: 188, height: 88 };
 const LABEL = { width: 80, height: 56 };
-const ABOVE = 34; // of a label's height, what stands above a line that goes across
+const ABOVE = 34; // the part of a label's height above a horizontal line
 const ACROSS = { size: VERTEX.width, breadth: VERTEX.height, gap: 100, spread: 26 }; // left to right
-const BRANCHING = { ...ACROSS, gap: 124 }; // where lines are not straight
+const BRANCHING = { ...ACROSS, gap: 124 }; // for graphs with lines that are not straight
 const DOWN = { size: VERTEX.height, breadth: VERTEX.width, gap: 74, spread: 26 }; // top to bottom
 const NARROW_PX = 640;
 const SCALES = { least: 0.1, readable: 0.7, most: 2, step: 1.25 };
@@ -23,14 +23,14 @@ export class Graph {
     #canvas; // is scaled
     #lines;
     #shown = null; // the view
-    #shape = ""; // what the drawing was made for
+    #shape = ""; // the graph and the direction of the drawing
     #vertices = new Map(); // id -> the parts of a vertex's button
     #edges = new Map();
     #down = false;
     #scale = 1;
     #extent = { width: 0, height: 0 };
     #fitted = true;
-    #stop = null; // the key of what has the tab stop
+    #stop = null; // the key of the element with the tab stop
     #select;
 
     constructor(view, select) {
@@ -49,7 +49,7 @@ export class Graph {
         }).observe(view);
     }
 
-    /** Draw a graph if it is another one than before, and write the figures of a view into it. */
+    /** Draw the graph if it has changed, and write the figures of a view into it. */
     update(view, selected) {
         this.#shown = [view, selected];
         this.#draw(view.graph);
@@ -60,7 +60,7 @@ export class Graph {
         }
         const figures = new Map(view.progress.vertices.map((one) => [one.id, one]));
         const passing = new Map(view.edges.map((one) => [one.id, one]));
-        const longest = new Map(); // backlog of each producer's edges: the longest is what holds it back
+        const longest = new Map(); // backlog of each producer's edges: the longest one limits the producer
         for (const { id, producer } of view.graph.edges) {
             longest.set(producer, Math.max(longest.get(producer) ?? 1, passing.get(id)?.backlog ?? 0));
         }
@@ -72,7 +72,7 @@ export class Graph {
         this.mark(selected);
     }
 
-    /** Show what is selected. */
+    /** Mark the selected vertex or edge. */
     mark(selected) {
         for (const [kind, all] of [
             ["vertex", this.#vertices],
@@ -87,7 +87,7 @@ export class Graph {
         }
     }
 
-    /** The whole graph in sight; by itself only as far as its text stays readable. */
+    /** Scale the graph to the window; without a click only if its text stays readable. */
     fit(least = SCALES.least) {
         const { width, height } = this.#extent;
         if (width === 0) return;
@@ -115,7 +115,7 @@ export class Graph {
         this.#canvas.style.width = `${width}px`;
         this.#canvas.style.height = `${height}px`;
         this.#canvas.style.transform = `scale(${scale})`;
-        // The canvas keeps its size for the browser; the margins make up for what scaling takes or adds.
+        // The browser does not resize a scaled canvas; the margins compensate the difference.
         this.#canvas.style.marginRight = `${width * (scale - 1)}px`;
         this.#canvas.style.marginBottom = `${height * (scale - 1)}px`;
         this.#canvas.style.marginLeft = `${Math.max(0, (this.#view.clientWidth - width * scale) / 2)}px`;
@@ -158,7 +158,7 @@ export class Graph {
             const choose = () => this.#select({ kind: "edge", id: edge.id });
             const parts = edgeButton(edge, graph, choose);
             const bent = isBent(laid.edges.get(edge.id));
-            // Beside a line that goes down, around one that goes across, and over one that does neither.
+            // Beside a vertical line, around a horizontal one, and above the others.
             const corner =
                 down && !bent
                     ? { x: middle.x + 8, y: middle.y - LABEL.height / 2 }
@@ -184,7 +184,7 @@ export class Graph {
         this.fit(SCALES.readable);
     }
 
-    /** The middle of each edge's label; those of one gap between layers do not cover each other. */
+    /** The middle of each edge's label; labels between the same two layers do not overlap. */
     #labelPlaces(graph, laid, at) {
         const places = [];
         for (const edge of graph.edges) {
@@ -259,7 +259,7 @@ export class Graph {
         this.zoom(event.deltaY < 0 ? SCALES.step : 1 / SCALES.step);
     }
 
-    /** A mouse drags the background; fingers scroll by themselves. */
+    /** A mouse drags the background; a touch screen scrolls without this. */
     #dragging() {
         let from = null;
         this.#view.addEventListener("pointerdown", (event) => {

@@ -1,8 +1,8 @@
-// Where the vertices of a graph go: layers from the sources on, an order within each that has few crossings, and places
-// that are near those of their neighbours. Pure: numbers in, numbers out; two runs give the same drawing.
+// The layout of a graph: layers from the sources on, an order within each layer with few crossings, and positions near
+// those of the neighbours. Pure and deterministic.
 //
-// `along` is the way that data flow (left to right, or top to bottom on a narrow screen), `across` the other one. Edges
-// over several layers pass through bends, which have a place in every layer between: no edge runs over a vertex.
+// `along` is the direction of the data (left to right, or top to bottom on a narrow screen), `across` the other one.
+// An edge over several layers has a bend in every layer between: no edge crosses a vertex.
 
 const SWEEPS = 8;
 
@@ -28,7 +28,7 @@ export function layOut(graph, { size, breadth, gap, spread }) {
     };
 }
 
-/** The longest way from a source; a graph with a cycle gets some layers too. */
+/** The longest path from a source; a graph with a cycle has layers, too. */
 function setLayers(nodes, edges) {
     const open = new Map([...nodes.keys()].map((id) => [id, 0]));
     for (const edge of edges) open.set(edge.consumer, open.get(edge.consumer) + 1);
@@ -43,7 +43,7 @@ function setLayers(nodes, edges) {
             if (open.get(edge.consumer) === 0) ready.push(edge.consumer);
         }
     }
-    // A source whose first reader is far off stands right before it: short edges are easier to follow.
+    // A source is in the layer before its first reader: short edges are easier to follow.
     for (const node of nodes.values()) {
         const next = (outputs.get(node.id) ?? []).map((edge) => nodes.get(edge.consumer).layer);
         if (node.layer === 0 && next.length > 0) node.layer = Math.max(0, Math.min(...next) - 1);
@@ -72,7 +72,7 @@ function addBends(nodes, edges) {
     return chains;
 }
 
-/** Few crossings: each node goes to the mean place of its neighbours, layer by layer, to and fro. */
+/** Reduce crossings: order each layer by the mean position of its neighbours, forwards and backwards. */
 function order(layers) {
     const number = (layer) => layer.forEach((node, index) => (node.index = index));
     const sort = (layer, neighbours) => {
@@ -87,7 +87,7 @@ function order(layers) {
     }
 }
 
-/** Places across: as near to the neighbours as the others in the layer allow, to and fro. */
+/** Positions across: as near to the neighbours as the layer allows, forwards and backwards. */
 function place(layers, breadth, spread) {
     const room = (node) => (node.bend ? breadth / 3 : breadth) + spread;
     for (const layer of layers) {
@@ -110,7 +110,7 @@ function place(layers, breadth, spread) {
     for (const node of layers.flat()) node.across -= least;
 }
 
-/** The least squares of |place - wish| with the order kept and room for each: neighbours that collide move as one. */
+/** Minimize the squares of |position - wish| without changing the order: nodes that collide move together. */
 function settle(layer, wishes, room) {
     const groups = [];
     let offset = 0;
@@ -134,7 +134,7 @@ function mean(values) {
     return values.length === 0 ? null : values.reduce((sum, one) => sum + one, 0) / values.length;
 }
 
-/** The points of an edge: out of its producer's end, straight past the layers between, into its consumer. */
+/** The points of an edge: from its producer through the layers between to its consumer. */
 function route(chain, size) {
     const points = [{ along: chain[0].along + size, across: chain[0].across }];
     for (const bend of chain.slice(1, -1)) {

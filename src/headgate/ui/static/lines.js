@@ -1,8 +1,8 @@
-// The charts that time-lines are drawn as.
+// The charts of timelines.
 
 import { axis, colours, plain } from "./charts.js";
 
-/** Milliseconds as plotly's axis of dates takes them, which knows no zone but UTC. */
+/** Milliseconds for plotly's axis of dates, which has no time zone but UTC. */
 function localTime(ms) {
     return ms - new Date(ms).getTimezoneOffset() * 60000;
 }
@@ -11,12 +11,12 @@ function known(values, scale) {
     return values.map((value) => (value < 0 ? null : value * scale));
 }
 
-/** An axis of the time-line's stretch, whatever is drawn over it. */
+/** A time axis over the whole timeline, also if the series are shorter. */
 function timeAxis(x) {
     return axis({ type: "date", tickformat: "%H:%M:%S", tickangle: 0, range: [x[0], x.at(-1)] });
 }
 
-/** When each step of a time-line began. */
+/** The start of each step of a timeline. */
 function times(timeline) {
     return Array.from({ length: timeline.steps }, (_, index) =>
         localTime(timeline.start_ms + index * timeline.step_ms),
@@ -25,15 +25,17 @@ function times(timeline) {
 
 const SHARES = [
     ["busy", "Busy", "busy", "", "busy"],
+    ["waiting", "Waiting for coroutines", "busy-tint", "-", "busy"],
     ["back_pressured", "Back-pressured", "back", "/", "back-pale"],
     ["idle", "Idle", "idle-tint", ".", "idle"],
 ];
 
-/** Busy, back-pressured and idle as areas that add up. */
+/** Busy, back-pressured and idle as stacked areas; waiting for coroutines if there is any. */
 export function drawShares(chart, timeline, line) {
     const colour = colours();
     const x = times(timeline);
-    const traces = SHARES.map(([key, name, shade, shape, dots]) => ({
+    const shares = SHARES.filter(([key]) => key !== "waiting" || line.waiting?.some((value) => value > 0));
+    const traces = shares.map(([key, name, shade, shape, dots]) => ({
         type: "scatter",
         mode: "lines",
         stackgroup: "shares",
@@ -77,7 +79,7 @@ export function drawRates(chart, timeline, line) {
     chart.draw(traces, { xaxis: timeAxis(x), yaxis: axis({ rangemode: "tozero", tickformat: "~s", nticks: 5 }) });
 }
 
-/** Queued buffers and what waits at the producers. */
+/** Buffers that wait to be read, and those that wait at the producers. */
 export function drawQueues(chart, timeline, line) {
     const colour = colours();
     const x = times(timeline);
@@ -96,7 +98,7 @@ export function drawQueues(chart, timeline, line) {
     chart.draw(traces, { xaxis: timeAxis(x), yaxis: axis({ rangemode: "tozero", tickformat: "~s", nticks: 5 }) });
 }
 
-/** A scale from little to much that can be told apart without its hues. */
+/** A colour scale whose lightness alone is unambiguous. */
 export function heatScale() {
     const colour = colours();
     return [

@@ -1,4 +1,4 @@
-// What is not about one vertex or edge: all of them as tables, all time-lines, workers, settings, events.
+// Panels about the whole job: tables of vertices and edges, timelines, workers, settings, events.
 
 import { Chart } from "./charts.js";
 import { byteRate, bytes, capital, clock, count, h, mainState, millis, percent, rate, setText } from "./format.js";
@@ -8,7 +8,7 @@ import { wholeLine } from "./past.js";
 import { choice, Table } from "./tables.js";
 import { section, WINDOWS } from "./vertex.js";
 
-/** All vertices and edges as tables: the graph for those who do not see it, or have hundreds. */
+/** All vertices and edges as tables: for screen readers, and for graphs with hundreds of vertices. */
 export class ListPanel {
     #vertices;
     #edges;
@@ -39,7 +39,7 @@ export class ListPanel {
                 { label: "Mostly", value: (row) => mainState(row).label },
                 {
                     label: "Shares",
-                    hint: "busy, back-pressured (striped), idle (pale)",
+                    hint: "busy, waiting for coroutines (lined), back-pressured (striped), idle (pale)",
                     value: (row) => row.busy,
                     make: shareBar,
                     paint: writeBar,
@@ -86,7 +86,7 @@ export class ListPanel {
     }
 }
 
-/** One strip per vertex: bottlenecks that take turns are seen here. */
+/** One strip per vertex: it shows bottlenecks that alternate. */
 export class PastPanel {
     #chart;
     #key = "back_pressured";
@@ -198,7 +198,7 @@ export class WorkersPanel {
         });
     }
 
-    /** `workers` are those with all their connections, which a job's view leaves out where there are very many. */
+    /** `workers` have all their connections, which the view of a job leaves out if there are very many. */
     update(view, workers = null) {
         workers ??= view.progress.workers;
         this.#workers.update(

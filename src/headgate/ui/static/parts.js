@@ -1,4 +1,4 @@
-// What stands in the graph: the button of a vertex, the label of an edge, the bar of shares that tables have as well.
+// The elements of the graph: the button of a vertex, the label of an edge, the bar of shares (also in tables).
 
 import { byteRate, count, h, mainState, percent, rate, setAttribute, setText } from "./format.js";
 
@@ -32,7 +32,7 @@ export function writeVertex(parts, figures, place) {
     setText(parts.state, main.label);
     const where = figures.past ? figures.state : place.in_driver ? "driver" : "";
     setText(parts.par, `×${place.parallelism} ${where}`.trimEnd());
-    // One task that holds up the others does not show in their mean.
+    // The mean hides one task that limits the others.
     const uneven = main.state === "busy" && main.label.startsWith("Busy") && figures.max_busy - figures.busy >= 0.1;
     setText(parts.most, uneven ? `busiest ${percent(figures.max_busy)}` : "");
     writeBar(parts.bar, figures);
@@ -40,14 +40,14 @@ export function writeVertex(parts, figures, place) {
     setText(parts.rates.lastChild, place.sink ? "" : `out ${rate(figures.records_out_per_s)}`);
 }
 
-/** Busy, back-pressured and idle as one bar: each has its pattern, not only its colour. */
+/** Busy, waiting for coroutines, back-pressured and idle as one bar: each part has its own pattern and colour. */
 export function shareBar() {
-    const parts = ["busy", "back", "idle"].map((state) => h("span", { class: `share ${state}` }));
+    const parts = ["busy", "waiting", "back", "idle"].map((state) => h("span", { class: `share ${state}` }));
     return h("span", { class: "bar", "aria-hidden": "true" }, ...parts);
 }
 
 export function writeBar(bar, figures) {
-    const shares = [figures.busy, figures.back_pressured, figures.idle];
+    const shares = [figures.busy, figures.waiting ?? 0, figures.back_pressured, figures.idle];
     shares.forEach((share, index) => {
         const width = `${(share * 100).toFixed(1)}%`;
         if (bar.children[index].style.width !== width) bar.children[index].style.width = width;
@@ -73,7 +73,7 @@ export function edgeButton(edge, graph, choose) {
     return { button, records, size, backlog };
 }
 
-/** `much` is the backlog from which on an edge is marked as one that holds its producer back. */
+/** An edge with a backlog of `much` or more is marked: it limits its producer. */
 export function writeEdge(parts, passing, much) {
     setText(parts.records, passing ? rate(passing.records_per_s) : "–");
     setText(parts.size, passing ? byteRate(passing.bytes_per_s) : "–");

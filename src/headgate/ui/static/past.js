@@ -1,11 +1,11 @@
-// What time-lines say in figures: of a vertex as a whole, second by second, and of a job that is over.
+// Figures from timelines: of a vertex, second by second, and of a job that is over.
 
 import { isOver } from "./format.js";
 
 const SUMS = ["records_in", "records_out", "in_queued", "backlog"];
-const MEANS = ["busy", "idle", "back_pressured", "in_pool", "out_pool"];
+const MEANS = ["busy", "idle", "back_pressured", "waiting", "in_pool", "out_pool"];
 
-/** The line of a vertex's tasks together: given, or put together from theirs. */
+/** The line of a vertex: the one in the timeline, or one computed from those of its tasks. */
 export function wholeLine(timeline, vertex) {
     const tasks = timeline.tasks.filter((one) => one.vertex === vertex);
     const given = tasks.find((one) => one.subtask === -1);
@@ -13,7 +13,7 @@ export function wholeLine(timeline, vertex) {
     const line = { vertex, subtask: -1 };
     for (const key of [...SUMS, ...MEANS]) {
         line[key] = Array.from({ length: timeline.steps }, (_, step) => {
-            const values = tasks.map((one) => one[key][step] ?? -1).filter((value) => value >= 0);
+            const values = tasks.map((one) => one[key]?.[step] ?? -1).filter((value) => value >= 0);
             if (values.length === 0) return -1;
             const sum = values.reduce((all, one) => all + one, 0);
             return MEANS.includes(key) ? sum / values.length : sum;
@@ -22,7 +22,7 @@ export function wholeLine(timeline, vertex) {
     return line;
 }
 
-/** A line in steps of a second or more, which is what people read. */
+/** A line in steps of a second or more. */
 export function secondsOf(timeline, line) {
     const per = Math.max(1, Math.round(1000 / timeline.step_ms));
     const rows = [];
@@ -41,8 +41,8 @@ export function secondsOf(timeline, line) {
 }
 
 /**
- * A job that is over does nothing: its rates and shares are 0. What is of interest then is what it did: rates over the
- * whole run, and shares over what is left of its past. A job that runs is given back as it is.
+ * The view of a job that is over, with means instead of its rates and shares, which are 0: rates over the whole run, and
+ * shares over its history. A running job is returned unchanged.
  */
 export function asItWas(view, timeline) {
     const { status, uptime_s: uptime } = view.progress;
@@ -53,7 +53,7 @@ export function asItWas(view, timeline) {
         for (const key of ["records_in", "records_out", "bytes_in", "bytes_out"])
             was[`${key}_per_s`] = one[key] / uptime;
         if (line === null) return was;
-        for (const key of ["busy", "idle", "back_pressured"]) was[key] = meanOf(line[key]) / 1000;
+        for (const key of ["busy", "idle", "back_pressured", "waiting"]) was[key] = meanOf(line[key] ?? []) / 1000;
         was.max_busy = Math.max(was.busy, ...linesOf(timeline, one.id).map((task) => meanOf(task.busy) / 1000));
         was.max_back_pressured = Math.max(
             was.back_pressured,
@@ -73,7 +73,7 @@ function meanOf(values) {
     return known.length === 0 ? 0 : known.reduce((sum, one) => sum + one, 0) / known.length;
 }
 
-/** As in `headgate.observe.edges`: a rate is known where the consumer has one input, or the producer one output. */
+/** As in `headgate.observe.edges`: a rate is known if the consumer has one input, or the producer one output. */
 function edgesAsTheyWere(view, vertices) {
     const named = new Map(vertices.map((one) => [one.id, one]));
     const ends = new Map(view.graph.edges.map((one) => [one.id, one]));

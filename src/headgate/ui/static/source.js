@@ -1,9 +1,9 @@
-// Where the page's data come from: the server that gave us the page, or, in a report, a document inside the page.
-// Both have the same functions; all of them answer with the shapes that headgate.observe describes.
+// The source of the page's data: the server, or, in a report, a document inside the page.
+// Both have the same functions, which return the shapes of headgate.observe.
 
 const PATIENCE_MS = 10000;
 const FEW_VERTICES = 24;
-const SAMPLING_PATIENCE_MS = 60000; // workers are sampled for as long as backpressure.samples x delay says
+const SAMPLING_PATIENCE_MS = 60000; // sampling takes backpressure.samples x delay
 
 export class Unanswered extends Error {
     constructor(text, status = 0) {
@@ -66,7 +66,7 @@ class Server {
         return this.#ask(`jobs/${encodeURIComponent(id)}/timeline?seconds=${seconds}&points=${points}${of}`);
     }
 
-    /** The past of all vertices; of few ones also that of each task. */
+    /** The history of all vertices; for few vertices also that of each task. */
     async wholePast(id, vertices) {
         const stretch = { seconds: 600, points: 300 };
         const past = await this.timeline(id, stretch);

@@ -1,10 +1,10 @@
-// Tables that stay: sorted by any column, in pages, filtered; a refresh writes only into the cells that have changed.
+// Tables with sorting, pages and a filter; an update writes only into the cells that have changed.
 
 import { h, setAttribute, setText } from "./format.js";
 
 let tables = 0;
 
-/** A column: {label, hint, value(row), text(row), numeric, make(), paint(made, row)}; `make` is for more than text. */
+/** A column: {label, hint, value(row), text(row), numeric, make(), paint(made, row)}; `make` is for cells with more than text. */
 export class Table {
     #columns;
     #key;
@@ -62,7 +62,7 @@ export class Table {
         this.#show();
     }
 
-    /** Text of a row as the filter sees it. */
+    /** The text of a row for the filter. */
     #textOf(row) {
         return this.#columns
             .map((column) => cellText(column, row))
@@ -83,7 +83,7 @@ export class Table {
 
     #sortBy(index) {
         const again = this.#sort.column === index;
-        // Figures are looked at from the greatest down, names from the first on.
+        // The first click sorts figures in descending order, names in ascending order.
         this.#sort = {
             column: index,
             descending: again ? !this.#sort.descending : Boolean(this.#columns[index].numeric),
@@ -116,13 +116,13 @@ export class Table {
     }
 
     #pager(caption) {
-        const turn = (by) => () => {
+        const turnPage = (by) => () => {
             this.#page += by;
             this.#show();
         };
         this.#buttons = [
-            h("button", { type: "button", onclick: turn(-1), "aria-label": `Previous page of ${caption}` }, "Previous"),
-            h("button", { type: "button", onclick: turn(1), "aria-label": `Next page of ${caption}` }, "Next"),
+            h("button", { type: "button", onclick: turnPage(-1), "aria-label": `Previous page of ${caption}` }, "Previous"),
+            h("button", { type: "button", onclick: turnPage(1), "aria-label": `Next page of ${caption}` }, "Next"),
         ];
         this.#showing = h("span", {});
         this.#pages = h("p", { class: "pager", hidden: true }, this.#buttons[0], this.#showing, this.#buttons[1]);
@@ -180,7 +180,7 @@ function cellText(column, row) {
     return column.text ? column.text(row) : String(column.value(row) ?? "–");
 }
 
-/** What is not known comes last in ascending order. */
+/** Unknown values are last in ascending order. */
 function compare(a, b) {
     const [noA, noB] = [a === null || a === undefined, b === null || b === undefined];
     if (noA || noB) return noA - noB;
@@ -190,7 +190,7 @@ function compare(a, b) {
 
 let groups = 0;
 
-/** A choice of one of a few: radio buttons that look like one control. */
+/** Radio buttons that look like one control. */
 export function choice(legend, options, chosen, change) {
     groups += 1;
     const name = `choice-${groups}`;

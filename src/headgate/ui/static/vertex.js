@@ -1,5 +1,5 @@
-// One vertex in full: its figures, time-lines, subtasks, latency and stacks. Made anew for each vertex that is chosen,
-// and then written into once a second.
+// The details of a vertex: figures, timelines, subtasks, latency and stacks. Created for each selected vertex, and updated
+// once a second.
 
 import { Chart, Figures } from "./charts.js";
 import { Flame } from "./flame.js";
@@ -20,6 +20,7 @@ const FIGURES = [
     ["Busy", "busy", "share of the time, mean of its subtasks; and that of the busiest"],
     ["Back-pressured", "back", "share of the time that it waited for an output buffer; and that of the worst subtask"],
     ["Idle", "idle", "share of the time that it waited for input"],
+    ["Waiting", "waiting", "share of the time that it waited for coroutines of map_async"],
     ["Records in", "in"],
     ["Records out", "out"],
     ["Bytes in", "bytesIn"],
@@ -34,7 +35,7 @@ const SUBTASKS = [
     { label: "State", value: (row) => row.state, text: (row) => capital(row.state) },
     {
         label: "Shares",
-        hint: "busy, back-pressured (striped), idle (pale)",
+        hint: "busy, waiting for coroutines (lined), back-pressured (striped), idle (pale)",
         value: (row) => row.busy,
         make: shareBar,
         paint: writeBar,
@@ -42,6 +43,7 @@ const SUBTASKS = [
     share("Busy", "busy"),
     share("Back-pressured", "back_pressured"),
     share("Idle", "idle"),
+    share("Waiting", "waiting"),
     {
         label: "CPU",
         hint: "share of the time that its thread was on a CPU",
@@ -92,6 +94,36 @@ const SUBTASKS = [
     },
 ];
 
+const OPERATORS = [
+    { label: "Operator", hint: "in the order of the chain", value: (row) => row.position, text: (row) => row.name },
+    {
+        label: "Records in/s",
+        numeric: true,
+        value: (row) => row.records_in_per_s,
+        text: (row) => rate(row.records_in_per_s),
+    },
+    {
+        label: "Records out/s",
+        numeric: true,
+        value: (row) => row.records_out_per_s,
+        text: (row) => rate(row.records_out_per_s),
+    },
+    { label: "In so far", numeric: true, value: (row) => row.records_in, text: (row) => count(row.records_in) },
+    {
+        label: "Out so far",
+        hint: "of the main output",
+        numeric: true,
+        value: (row) => row.records_out,
+        text: (row) => count(row.records_out),
+    },
+    {
+        label: "Side outputs",
+        hint: "records so far, by tag",
+        value: (row) => row.sides,
+        text: (row) => row.sides || "–",
+    },
+];
+
 function share(label, key, hint = null) {
     return { label, hint, numeric: true, value: (row) => row[key], text: (row) => percent(row[key]) };
 }
@@ -102,6 +134,9 @@ export class VertexPanel {
     #strips = null;
     #stripKey = "busy";
     #past;
+    #operators;
+    #operatorsPart;
+    #chain;
     #subtasks;
     #latency;
     #latencyPart;
@@ -112,9 +147,10 @@ export class VertexPanel {
     flame;
     id;
 
-    /** `changed` is called when another stretch of time is asked for. */
+    /** `changed` is called when the reader selects another period. */
     constructor(parent, { place, graph, seconds, changed, ask }) {
         this.id = place.id;
+        this.#chain = place.operators;
         this.#names = new Map(graph.vertices.map((one) => [one.id, one.name]));
         const [list, write] = figures(FIGURES);
         this.#write = write;
@@ -138,6 +174,14 @@ export class VertexPanel {
             ),
             list,
         );
+        this.#operatorsPart = section(parent, "Operators");
+        this.#operators = new Table(this.#operatorsPart, {
+            caption: `Operators of ${place.name}`,
+            columns: OPERATORS,
+            key: (row) => `operator-${row.position}`,
+            sort: 0,
+            pageSize: 20,
+        });
         this.#timelines(parent, place, seconds, changed);
         this.#subtasks = new Table(section(parent, "Subtasks"), {
             caption: `Subtasks of ${place.name}`,
@@ -231,6 +275,7 @@ export class VertexPanel {
             busy: `${percent(progress.busy)}, most ${percent(progress.max_busy)}`,
             back: `${percent(progress.back_pressured)}, most ${percent(progress.max_back_pressured)}`,
             idle: percent(progress.idle),
+            waiting: percent(progress.waiting ?? 0),
             in: rate(progress.records_in_per_s),
             out: rate(progress.records_out_per_s),
             bytesIn: byteRate(progress.bytes_in_per_s),
@@ -238,6 +283,8 @@ export class VertexPanel {
             total: `${count(progress.records_in)} in, ${count(progress.records_out)} out`,
             lag: progress.watermark_lag_ms === null ? "no watermarks" : duration(progress.watermark_lag_ms / 1000),
         });
+        this.#operatorsPart.hidden = progress.operators.length === 0;
+        this.#operators.update(progress.operators.map((one, position) => operatorRow(one, position, this.#chain)));
         this.#subtasks.update(subtasks);
         this.#latencyPart.hidden = progress.latencies.length === 0;
         this.#latency.update(progress.latencies);
@@ -272,6 +319,11 @@ export class VertexPanel {
         for (const [, chart] of this.#charts) chart.remove();
         this.#strips?.remove();
     }
+}
+
+function operatorRow(one, position, chain) {
+    const sides = Object.entries(one.side_outputs).map(([tag, records]) => `${tag}: ${count(records)}`);
+    return { ...one, position, name: chain[position] ?? `operator ${position}`, sides: sides.join(", ") };
 }
 
 export function section(parent, title) {

@@ -1,9 +1,9 @@
-// The answer to 'why is it not faster?': cause, place, evidence and one thing to try, as headgate found them.
+// The diagnosis of the job: cause, location, evidence and one thing to try.
 
 import { announce, byId, clock, h, setText } from "./format.js";
 
 const CAUSES = {
-    none: "Nothing holds it back",
+    none: "No bottleneck",
     cpu: "An operator's own work",
     waiting: "An operator waits in its code",
     "hot-key": "A hot key",
@@ -18,15 +18,15 @@ export class WhyPanel {
     #body;
     #button;
     #progress;
-    #said;
+    #note;
     #ask;
     #select;
     #shown = null;
     #box;
-    #places = null; // null: nothing is known of the job yet, so nothing can be asked
+    #places = null; // null: the job has no view yet, and cannot be diagnosed
     #asking = false;
 
-    /** `ask` answers with {promise, seconds}; null: this is a report. */
+    /** `ask` returns {promise, seconds}; null: this is a report. */
     constructor(parent, { ask, select }) {
         this.#ask = ask;
         this.#select = select;
@@ -37,20 +37,20 @@ export class WhyPanel {
             { type: "button", class: "primary", hidden: ask === null, disabled: true, onclick: () => this.#find() },
             "Find out why",
         );
-        this.#said = h("span", { class: "muted" });
+        this.#note = h("span", { class: "muted" });
         setText(
-            this.#said,
+            this.#note,
             ask === null
-                ? "Nobody asked while the job ran."
-                : "Looks at the last half minute, and at stacks where it must.",
+                ? "There is no diagnosis of this job."
+                : "From the last seconds, and from sampled stacks if needed.",
         );
-        byId("why-head").append(h("div", { class: "tools" }, this.#said, this.#progress, this.#button));
+        byId("why-head").append(h("div", { class: "tools" }, this.#note, this.#progress, this.#button));
         this.#box = parent;
         parent.append(this.#body);
         parent.hidden = true;
     }
 
-    /** Another job is shown. */
+    /** Remove the diagnosis: another job is shown. */
     clear() {
         this.#shown = this.#places = null;
         this.#body.replaceChildren();
@@ -66,14 +66,14 @@ export class WhyPanel {
         this.#shown = diagnosis.at_ms;
         this.#body.replaceChildren(...this.#answer(diagnosis));
         this.#box.hidden = false;
-        setText(this.#said, diagnosis.at_ms > 0 ? `Answer of ${clock(diagnosis.at_ms)}.` : "");
+        setText(this.#note, diagnosis.at_ms > 0 ? `Answer of ${clock(diagnosis.at_ms)}.` : "");
         setText(this.#button, "Ask again");
     }
 
-    /** The job is over: what is known is all that will be. */
+    /** Remove the button: the job is over. */
     close() {
         this.#button.hidden = true;
-        if (this.#shown === null) setText(this.#said, "Nobody asked while the job ran.");
+        if (this.#shown === null) setText(this.#note, "There is no diagnosis of this job.");
     }
 
     async #find() {
@@ -81,18 +81,18 @@ export class WhyPanel {
         const began = performance.now();
         this.#button.disabled = this.#asking = true;
         this.#progress.hidden = false;
-        setText(this.#said, `This takes about ${Math.ceil(seconds)} s.`);
+        setText(this.#note, `This takes about ${Math.ceil(seconds)} s.`);
         const timer = setInterval(() => {
             this.#progress.value = Math.min(98, ((performance.now() - began) / (seconds * 1000)) * 100);
         }, 200);
         try {
             const diagnosis = await promise;
-            if (this.#places === null) return; // another job is about to be shown
+            if (this.#places === null) return; // another job is shown by now
             this.#shown = null;
             this.update(diagnosis, this.#places);
             announce(`Why: ${diagnosis.summary}`);
         } catch (error) {
-            setText(this.#said, `No answer: ${error.message}.`);
+            setText(this.#note, `No answer: ${error.message}.`);
         } finally {
             clearInterval(timer);
             this.#asking = false;

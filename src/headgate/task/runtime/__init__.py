@@ -1,0 +1,1 @@
+"""A running subtask: its thread, its loop, its chain of operators, and what it measures."""

@@ -1,0 +1,1 @@
+"""What several test files share: one module for each part of headgate that tests build, drive or replace."""
