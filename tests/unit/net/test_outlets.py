@@ -1,11 +1,14 @@
 """A peer as the outlet of its channels: when scheduled frames are flushed."""
 
+import threading
 from types import SimpleNamespace
 
 import pytest
 from tests.support.remote_channel import Remote
+from tests.support.threads import run_threads, switching_often
 
 from headgate.errors import TransportError
+from headgate.input.remote_state import RemoteState
 from headgate.net import Address
 from headgate.net.peers import Peers
 from headgate.record import CheckpointBarrier
@@ -171,6 +174,38 @@ def test_a_channel_ends_on_the_connection_that_carries_it(then):
         peer.open() if then == "open" else peer._fail(TransportError("refused", peer="worker 3"))
         remote.locked(peer.queue_frames_locked, old)
         assert old.said == [remote.channel]
+
+
+class ChannelIn:
+    """A remote channel that has only a state."""
+
+    def __init__(self, state):
+        self.state = state
+
+
+@pytest.mark.spec("N4")
+def test_a_task_schedules_channels_while_the_network_thread_reads_them():
+    peers = Peers(0, ThreadSync().lock, Calls(), 10**9, connect=None)
+    peer, rounds = peer_of(peers), 2_000
+    peer.proved(Carrier(outgoing=True))
+    finished = threading.Event()
+
+    def schedule():
+        for _ in range(rounds):
+            channel = ChannelIn(RemoteState.RECEIVING)
+            with peers.lock:
+                peer.schedule_locked(channel, When.NOW, reader_blocked=False)
+        finished.set()
+
+    def read():
+        while not finished.is_set():
+            assert not peer.wants(peer.connection), "no channel still has to request its partition"
+
+    with switching_often():
+        run_threads(schedule, read)
+    with peers.lock:
+        peer.schedule_locked(ChannelIn(RemoteState.REQUESTING), When.NOW, reader_blocked=False)
+    assert peer.wants(peer.connection)
 
 
 @pytest.mark.spec("N4", "N5")
