@@ -77,7 +77,7 @@ def test_a_transfer_begins_beside_silent_strangers(caplog):
 
 @pytest.mark.spec("N7", "N8")
 @pytest.mark.parametrize("strangers", [LIMIT, 3 * LIMIT])
-def test_the_coordinator_hears_its_workers_beside_silent_strangers(strangers):
+def test_the_coordinator_accepts_its_workers_beside_silent_strangers(strangers):
     with ExitStack() as crowd, CoordinatorSite(plan_of(settings=load_settings(code=PATIENT))) as site:
         for _ in range(strangers):
             crowd.enter_context(site.stranger())

@@ -166,7 +166,7 @@ def test_frames_that_make_no_sense(said, text, caplog):
 
 
 @pytest.mark.spec("N8")
-def test_whose_bait_it_was_learns_who_took_it(caplog):
+def test_the_writer_of_a_cut_off_reader_is_cancelled_with_the_name_of_the_peer(caplog):
     """The writer whose only reader has lost its connection: it is stopped, and told by whom."""
     with Site(caplog) as site, Member(site.address) as member:
         writer = site.bait()

@@ -487,7 +487,7 @@ def test_a_flood_of_keep_alives_is_not_kept(caplog):
 @pytest.mark.parametrize(
     "said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", bytes(100), raw_frame(0x32, 0)], ids=["HTTP", "zeros", "a frame"]
 )
-def test_who_answers_with_something_else(said, caplog):
+def test_an_answer_that_is_no_handshake_is_an_auth_error(said, caplog):
     def script(stranger: Stranger) -> None:
         stranger.say(said)
         stranger.hear()

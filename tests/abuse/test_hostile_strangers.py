@@ -80,7 +80,7 @@ STRANGE = {
 
 @pytest.mark.spec("N7", "N8")
 @pytest.mark.parametrize("said", STRANGE.values(), ids=STRANGE.keys())
-def test_who_does_not_speak_the_protocol_is_refused_and_told_nothing(said, caplog):
+def test_a_stranger_without_the_protocol_is_refused_without_an_answer(said, caplog):
     with Site(caplog) as site, Stranger(site.address) as stranger:
         stranger.say(said)
         assert stranger.hear() == b""
@@ -117,7 +117,7 @@ def test_nothing_is_taken_for_a_proof_but_a_proof(said, at_once, caplog):
 
 
 @pytest.mark.spec("N7", "N8")
-def test_another_version_is_told_so_in_plain_words(caplog):
+def test_another_version_is_answered_with_a_readable_error(caplog):
     with Site(caplog) as site, Stranger(site.address) as stranger:
         stranger.say(hello(oldest=200, newest=201))
         answer = stranger.hear()
@@ -224,7 +224,7 @@ def test_one_byte_at_a_time(caplog):
 
 
 @pytest.mark.spec("N4", "N8")
-def test_those_who_say_nothing_are_few_and_do_not_stay(caplog):
+def test_silent_connections_are_limited_in_number_and_time(caplog):
     with Site(caplog, network__handshake_timeout="1 s", network__max_half_open=4) as site:
         silent = [Stranger(site.address) for _ in range(4)]
         with closing_all(*silent):

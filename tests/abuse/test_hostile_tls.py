@@ -205,7 +205,7 @@ def test_a_handshake_of_tls_that_takes_too_long(both, caplog):
 
 @pytest.mark.spec("N7")
 @pytest.mark.parametrize("which", ["another job", "another worker"])
-def test_a_server_whose_certificate_is_wrong(which, authority, both, caplog):
+def test_a_server_with_a_wrong_certificate_is_refused(which, authority, both, caplog):
     credentials = Authority(JOB, NOW).issue(BAD_WORKER) if which == "another job" else authority.issue(BAD_WORKER + 1)
     context = server_context(credentials)
     with socket.create_server(("127.0.0.1", 0)) as server, Site(caplog, credentials=both) as site:
@@ -226,7 +226,7 @@ def test_a_server_whose_certificate_is_wrong(which, authority, both, caplog):
 
 
 @pytest.mark.spec("N7")
-def test_a_server_that_speaks_plaintext(both, caplog):
+def test_a_server_that_sends_plaintext_is_a_transport_error(both, caplog):
     with socket.create_server(("127.0.0.1", 0)) as server, Site(caplog, credentials=both) as site:
         address = Address(*server.getsockname()[:2])
         reader = site.read_from(address)

@@ -110,7 +110,7 @@ def test_a_case_takes_medians_and_the_largest_baseline():
         Case(case="c", against="nothing", **common)
 
 
-def test_a_paired_ratio_is_the_median_of_the_ratios_of_each_turn():
+def test_a_paired_ratio_is_the_median_of_the_ratios_of_each_round():
     case = Case("on", "s", "on", against="off", baseline=("off",), paired=True, goal=0.98)
     row = case.row({"on": [99.0, 48.0, 199.0], "off": [100.0, 50.0, 200.0]})
     assert (row.value, row.ratio, row.ok) == (99.0, 0.99, True)

@@ -52,7 +52,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, bool]]:
     return made
 
 
-def test_the_ratio_is_the_median_of_the_ratios_of_each_turn(runs: list[tuple[bool, bool]]) -> None:
+def test_the_ratio_is_the_median_of_the_ratios_of_each_round(runs: list[tuple[bool, bool]]) -> None:
     rows = {row.case: row for row in run_tiny("W1", repeats=1, quick=False).rows}
     on, watched = rows["W1 word count, meters on"], rows["W1 word count, meters on, watched"]
     assert (on.value, on.ratio, on.ok) == (60.0, 0.99, True)

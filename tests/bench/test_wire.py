@@ -167,7 +167,7 @@ def test_a_missing_package_leaves_its_cases_out_or_is_an_error(monkeypatch: pyte
         (lambda pair: suite._delays(pair, 1_000, 0.05, "auto"), (None, [0.1] * 17), "17 of 50 records arrived"),
     ],
 )
-def test_what_does_not_arrive_is_an_error(monkeypatch: pytest.MonkeyPatch, run, lost, message: str) -> None:
+def test_missing_records_are_an_error(monkeypatch: pytest.MonkeyPatch, run, lost, message: str) -> None:
     monkeypatch.setattr(suite, "run_workers", lambda *args, **kwargs: lost)
     with pytest.raises(InvariantViolated, match=message):
         run(ProcessPair())
@@ -272,7 +272,7 @@ def test_when_a_rate_follows(parts: list[tuple[float, float, float]], target: fl
     assert series.follows_after_s(target, start_s=1.0, end_s=2.0) == pytest.approx(after_s)
 
 
-def test_in_flight_is_what_was_produced_and_not_consumed() -> None:
+def test_in_flight_is_produced_minus_consumed() -> None:
     produced, consumed = stamps([0, 10, 20, 30, 100]), stamps([25, 40, 50, 60, 200])
     assert produced.in_flight(consumed, [0.0, 15e-9, 35e-9, 70e-9, 150e-9]).tolist() == [1, 2, 3, 0, 1]
     assert ResponseOutcome(1.0, 2**20, 5 * 2**20, produced, consumed).most_mib() == 3

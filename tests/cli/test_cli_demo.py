@@ -17,7 +17,7 @@ from headgate.errors import ConfigError
 from headgate.examples import word_count
 
 
-def test_in_a_pipe_it_says_everything_in_plain_lines(capsys):
+def test_in_a_pipe_the_demo_prints_plain_lines(capsys):
     assert main(["demo", "--local", "--seconds", "0.5", "--no-follow"]) == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out

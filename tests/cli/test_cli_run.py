@@ -214,7 +214,7 @@ def test_ctrl_c_in_a_terminal_leaves_it_clean(script):
         assert "\x1b[?25l" not in run.out, "the cursor is never hidden"
 
 
-def test_progress_is_drawn_below_what_is_printed_and_vanishes(script):
+def test_progress_is_drawn_below_printed_output_and_erased_at_the_end(script):
     file = script("""
         import time
         def slow(n):

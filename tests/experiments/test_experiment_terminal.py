@@ -47,7 +47,7 @@ def dots(rows):
     }
 
 
-def test_what_is_low_is_below_and_what_is_late_is_right():
+def test_low_values_are_drawn_below_and_late_ones_right():
     rows = draw_rows(
         panel(line([(0.1, 0.0), (9.9, 100.0)], kind=LineKind.POINTS)), width=50, height=13, end_s=10, top=100
     )
@@ -73,7 +73,7 @@ def test_unknown_values_are_a_gap():
     assert columns == {*range(16), *range(24, 40)}
 
 
-def test_what_is_above_the_scale_is_at_its_top_and_what_is_after_the_end_is_not_drawn():
+def test_values_above_the_scale_are_drawn_at_its_top_and_later_ones_are_not_drawn():
     rows = draw_rows(panel(line([(1.0, 900.0), (12.0, 50.0)])), width=50, height=13, end_s=10, top=100)
     assert dots(rows) == {(4, 9)}
 

@@ -15,7 +15,7 @@ def steady(*values, start_s=0.0):
 
 
 @given(per_s, st.floats(-5, 5), st.floats(-5, 10), st.floats(0, 10))
-def test_a_mean_is_between_the_least_and_the_most_of_what_is_known(values, start_s, begin_s, length_s):
+def test_a_mean_is_between_the_least_and_the_greatest_known_value(values, start_s, begin_s, length_s):
     speeds = Speeds(start_s, 0.1, tuple(values))
     within = [values[number] for number in speeds.steps(begin_s, begin_s + length_s)]
     known = [value for value in within if value is not None]

@@ -19,7 +19,7 @@ schedules = st.builds(
 
 
 @pytest.mark.spec("B3")
-def test_follow_throttles_as_the_spec_says():
+def test_follow_has_the_phases_of_the_specification():
     assert [(phase.producer, phase.consumer) for phase in FOLLOW] == [(0.6, 1), (1, 0.3), (1, 1), (1, 0.3), (1, 1)]
     assert [phase.expected for phase in FOLLOW] == [0.6, 0.3, 1, 0.3, 1]
     assert len({phase.name for phase in FOLLOW}) == 5
@@ -54,7 +54,7 @@ def test_phases_follow_each_other_without_a_gap(schedule):
     assert bounds[-1][1] == pytest.approx(schedule.end_s)
 
 
-def test_a_schedule_that_goes_on_takes_the_last_two_phases_in_turn():
+def test_a_continuing_schedule_alternates_the_last_two_phases():
     schedule = PhaseSchedule(FOLLOW, phase_s=1, lead_s=1, goes_on=True)
     assert [schedule.number_at(1.5 + number) for number in range(9)] == [0, 1, 2, 3, 4, 3, 4, 3, 4]
     assert not schedule.is_over(1e6)

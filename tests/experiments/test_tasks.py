@@ -137,7 +137,7 @@ def test_a_source_ends_with_the_schedule():
 
 
 @pytest.mark.spec("B4", "K4")
-def test_a_barrier_is_an_event_behind_a_batch_and_its_number_the_moment_it_was_emitted(monkeypatch):
+def test_a_barrier_follows_a_batch_and_its_number_is_the_time_of_emission(monkeypatch):
     now_ns = [10**18]
     monkeypatch.setattr(tasks.time, "time_ns", lambda: now_ns[0])
     reading = batches_of(PhaseSource("barriers", PhaseSchedule(FOLLOW, phase_s=60, lead_s=60)))
@@ -157,7 +157,7 @@ def stamp(*, sent_ns, before, start_ns=0, full=0.0):
     return stamped(start_ns=start_ns, sent_ns=sent_ns, before=before, full_per_s=full)
 
 
-def test_a_consumer_computes_what_was_in_flight_when_a_stamp_was_sent(monkeypatch):
+def test_a_consumer_computes_the_records_in_flight_at_the_time_of_a_stamp(monkeypatch):
     now = [0]
     monkeypatch.setattr(tasks.time, "time_ns", lambda: now[0])
     consumer = PhaseConsumer("it", PhaseSchedule((Phase("all"),), phase_s=1, lead_s=1))

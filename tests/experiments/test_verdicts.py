@@ -123,7 +123,7 @@ def test_more_bytes_than_the_ceiling_fail():
     assert "KiB were in flight, and the ceiling is" in verdict.text
 
 
-def test_what_is_in_flight_belongs_to_the_phase_in_which_it_was_sent():
+def test_records_in_flight_belong_to_the_phase_in_which_they_were_sent():
     found = run_of(AS_ASKED, in_flight=[9, 1, 2, 3, 4, 5])
     assert [phase.in_flight_bytes for phase in found.phases] == [100, 200, 300, 400, 500]
     assert [size for _, size in found.in_flight] == [900, 100, 200, 300, 400, 500]

@@ -74,7 +74,7 @@ def test_a_file_that_may_not_grow(tmp_path):
     assert files(tmp_path) == []
 
 
-def test_what_a_killed_process_was_writing_cannot_be_read_and_goes_with_the_next_start(tmp_path):
+def test_an_unfinished_file_of_a_killed_process_is_removed_by_the_next_start(tmp_path):
     with killed_while_writing(tmp_path) as process:
         process.kill()
         process.wait(LIMIT_S)
@@ -97,7 +97,7 @@ def test_what_a_killed_process_was_writing_cannot_be_read_and_goes_with_the_next
     assert files(tmp_path) == []
 
 
-def test_the_start_of_any_job_removes_what_a_killed_one_has_left(tmp_path):
+def test_the_start_of_any_job_removes_files_of_a_killed_job(tmp_path):
     with killed_while_writing(tmp_path) as process:
         process.kill()
         process.wait(LIMIT_S)

@@ -198,7 +198,7 @@ class Ignore:
     def lost(self, error): ...
 
 
-def test_what_was_registered_is_abandoned_in_the_child_only():
+def test_registered_objects_are_abandoned_in_the_child_only():
     class One:
         def __init__(self):
             self.abandoned = False

@@ -120,7 +120,7 @@ def test_the_link_is_lost(link, how):
 
 
 @pytest.mark.spec("G8", "N4")
-def test_the_link_is_cut_before_anybody_connects(link):
+def test_a_link_cut_before_the_connection_ends_with_the_connect_timeout(link):
     """What is said gets lost on the way: the connect time-out ends it."""
     one, other = plans(link, network__connect_timeout="1 s")
     with child(faults.produce, one) as producer:

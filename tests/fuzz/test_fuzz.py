@@ -43,7 +43,7 @@ def test_the_fuzzer_finds_nothing(tmp_path):
 
 
 @needs_atheris
-def test_the_fuzzer_runs_and_sees_what_it_covers(tmp_path):
+def test_the_fuzzer_runs_and_measures_coverage(tmp_path):
     """A few inputs only: that the target starts, and is instrumented."""
     found = fuzz("-runs=20", "-seed=1", f"-artifact_prefix={tmp_path}/", timeout_s=START_S)
     assert found.returncode == 0, found.stdout[-6000:]

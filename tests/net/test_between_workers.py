@@ -275,7 +275,7 @@ def test_few_reads_and_one_copy(monkeypatch):
     assert traffic is None or traffic.buffers_in == len(sizes) - 1
 
 
-def test_what_is_left_unread_goes_back_with_the_worker():
+def test_unread_buffers_are_recycled_when_the_worker_closes():
     with Cluster() as cluster:
         gate = cluster.gate(1, [(0, 0, 0)])
         writer = cluster.writer(0)
@@ -304,7 +304,7 @@ def two(first, second, **code):
     ],
     ids=["secret", "job", "attempt"],
 )
-def test_who_does_not_belong_to_the_job_gets_nothing(stranger):
+def test_a_worker_of_another_job_or_attempt_receives_nothing(stranger):
     ours, theirs, *_ = two(None, stranger)
     with ours, theirs:
         address = ours.join(Identity(JOB, ATTEMPT, 0, SECRET))
@@ -318,7 +318,7 @@ def test_who_does_not_belong_to_the_job_gets_nothing(stranger):
         wait_until(lambda: ours.statistics().network.connections == (), "nothing is left of it")
 
 
-def test_nobody_listens_there():
+def test_an_address_without_a_listener_is_a_transport_error():
     with Environment(memory_bytes=2**20) as worker:
         address = worker.join(Identity(JOB, ATTEMPT, 0, SECRET))
         gate = worker.gate("gate", channels=1)
@@ -377,7 +377,7 @@ def test_a_port_in_use():
             second.join(Identity(JOB, ATTEMPT, 1, SECRET))
 
 
-def test_what_cannot_be_asked_for():
+def test_invalid_remote_sources_and_identities_are_refused():
     with Environment(memory_bytes=2**20) as worker:
         gate = worker.gate("gate", channels=1)
         with pytest.raises(LocalProtocolError, match="has not joined a job"):

@@ -139,7 +139,7 @@ def test_broadcast(cluster):
 @pytest.mark.parametrize(
     "cluster", [{"network__partition_request_backoff__initial": "1 ms"}], indirect=True, ids=["soon"]
 )
-def test_who_asks_before_it_is_finished_gets_it_afterwards(cluster):
+def test_a_partition_requested_before_its_end_is_read_after_it(cluster):
     here = cluster.workers[0]
     partition = here.partition(pid(), subpartitions=1, kind=PartitionType.BLOCKING)
     writer = here.writer(partition, Rebalance(random.Random(1).randrange), BytesSerializer())

@@ -57,7 +57,7 @@ def test_no_more_than_the_high_mark_and_a_frame_waits_for_a_full_socket(marks):
 @linux
 @pytest.mark.spec("B2", "T3")
 @pytest.mark.parametrize("credentials", [False, True], ids=["plain", "tls"])
-def test_a_connection_knows_what_it_has_written_and_how_far_its_peer_is(credentials):
+def test_a_connection_counts_written_bytes_and_measures_the_round_trip(credentials):
     wanted = records(2000)
     with Cluster(credentials=credentials) as cluster:
         held = cluster.gate(0, [(1, 1, 0)])  # keeps the connection open
@@ -107,7 +107,7 @@ def test_a_socket_that_takes_nothing_is_seen_to_be_blocked(transport):
 
 
 @linux
-def test_a_stream_says_what_the_system_has_not_sent_and_nothing_when_it_is_gone():
+def test_a_stream_reports_unsent_bytes_of_the_kernel_until_it_is_aborted():
     with new_world("shared") as world:
         stream, _, _ = world.kept()  # whose peer does not read
         sent = []
@@ -123,7 +123,7 @@ def test_a_stream_says_what_the_system_has_not_sent_and_nothing_when_it_is_gone(
         assert stream.path() == PathStatistics(-1, -1)
 
 
-def test_what_is_no_tcp_socket_says_nothing():
+def test_a_stream_that_is_no_tcp_socket_has_no_path_statistics():
     ours, theirs = socket.socketpair()
     transport = MemoryTransport()
     made = []

@@ -112,7 +112,7 @@ def test_garbage_costs_only_its_own_connection(garbage, caplog):
     [{"secret": bytes(32)}, {"job": JobId("another")}, {"attempt": AttemptId(ATTEMPT - 1)}],
     ids=["secret", "job", "attempt"],
 )
-def test_who_knows_the_wrong_secret_job_or_attempt_is_refused(wrong, caplog):
+def test_a_worker_with_the_wrong_secret_job_or_attempt_is_refused(wrong, caplog):
     with Site() as site:
         with pytest.raises(TransportError, match="is it of this job and attempt"):
             FakeWorker(site.address, 0, **wrong)
@@ -220,7 +220,7 @@ def test_no_coordinator_is_an_error_at_once():
         FakeWorker(Address("127.0.0.1", 1))
 
 
-def test_a_coordinator_that_says_nothing_is_given_up():
+def test_connecting_to_a_silent_coordinator_times_out():
     with socket.create_server(("127.0.0.1", 0)) as mute, SocketTransport(open_loop()) as transport:
         identity = Identity(JOB, ATTEMPT, 0, SECRET)
         address = Address(*mute.getsockname())
@@ -242,7 +242,7 @@ def test_a_transport_that_is_closed_makes_no_link():
         )
 
 
-def test_who_meets_a_worker_instead_of_the_coordinator_is_told():
+def test_connecting_to_a_worker_instead_of_the_coordinator_is_an_auth_error():
     transport = MemoryTransport()
     port = ControlPort(Identity(JOB, ATTEMPT, 5, SECRET), transport, ConnectionOptions())
     address = port.listen("127.0.0.1", 0)
@@ -261,7 +261,7 @@ def test_the_end_of_the_coordinator_ends_the_links():
         assert any(isinstance(one, Cancel) for one in worker.heard)
 
 
-def test_close_sends_what_was_said_before_and_nothing_after():
+def test_close_sends_earlier_messages_and_none_after():
     with Site(plan_of(1)) as site:
         worker = site.worker(0)
         worker.wait_heard(Deploy())
@@ -311,7 +311,7 @@ def memory_link(transport, address, lost, **options):
     return made
 
 
-def test_what_is_said_after_close_is_not_sent_though_the_network_has_not_seen_the_close_yet():
+def test_a_message_after_close_is_not_sent_before_the_network_thread_runs():
     transport, lost, accepted, heard = MemoryTransport(), [], [], []
     port = ControlPort(Identity(JOB, ATTEMPT, COORDINATOR, SECRET), transport, ConnectionOptions())
     port.on_proved = accepted.append
@@ -327,7 +327,7 @@ def test_what_is_said_after_close_is_not_sent_though_the_network_has_not_seen_th
 
 
 @pytest.mark.parametrize("said_bytes", [0, 20, 50], ids=["nothing", "half of it", "hello"])
-def test_who_takes_too_long_to_prove_itself_is_dropped_and_keeps_nobody_out(said_bytes):
+def test_a_handshake_that_takes_too_long_is_dropped_and_blocks_no_other(said_bytes):
     transport, lost, accepted = MemoryTransport(), [], []
     options = ConnectionOptions(handshake_timeout_ns=1_000)
     port = ControlPort(Identity(JOB, ATTEMPT, COORDINATOR, SECRET), transport, options, max_half_open=1)
@@ -408,7 +408,7 @@ def test_a_peer_that_does_not_read_is_given_up_when_too_much_waits():
     assert "wait for it" in str(pair.lost[0])
 
 
-def test_what_threads_say_while_the_network_sleeps_is_bounded_too():
+def test_messages_queued_by_other_threads_are_bounded():
     pair = Pair()
     big = Failed(1, "x" * (MAX_MESSAGE_BYTES - 100))
     for _ in range(50):
@@ -418,7 +418,7 @@ def test_what_threads_say_while_the_network_sleeps_is_bounded_too():
     assert len(pair.lost) == 1
 
 
-def test_a_message_that_is_too_large_is_refused_where_it_is_said():
+def test_a_message_that_is_too_large_is_refused_by_send():
     pair = Pair()
     with pytest.raises(LocalProtocolError, match="Failed message takes"):
         pair.ours.send(Failed(1, "x" * MAX_MESSAGE_BYTES))
@@ -427,7 +427,7 @@ def test_a_message_that_is_too_large_is_refused_where_it_is_said():
     assert pair.heard == [Failed(1, "small")]
 
 
-def test_two_that_have_nothing_to_say_stay_connected():
+def test_an_idle_link_stays_connected():
     pair = Pair(idle_timeout_ns=6_000)
     for _ in range(100):
         pair.transport.advance(1_000)
@@ -444,7 +444,7 @@ def test_a_peer_that_falls_silent_is_lost():
     assert "nothing was received" in str(pair.theirs_lost[0])
 
 
-def test_who_hears_a_message_and_raises_loses_the_link(caplog):
+def test_a_message_handler_that_raises_loses_the_link(caplog):
     pair = Pair()
     pair.theirs.on_message = lambda message: 1 / 0
     with caplog.at_level(logging.ERROR):

@@ -74,7 +74,7 @@ class Stages:
 @pytest.mark.spec("T4", "P3", "M9")
 @pytest.mark.parametrize("worker", [0, 1, 2])
 @pytest.mark.parametrize("stage", [0, 1, 2])
-def test_a_worker_lost_in_a_region_costs_only_what_was_running(tmp_path, monkeypatch, stage, worker):
+def test_a_worker_lost_in_a_region_causes_a_rerun_of_running_regions_only(tmp_path, monkeypatch, stage, worker):
     stages = Stages(tmp_path, waits=stage)
     with links(monkeypatch) as found:
         job = stages.env.execute_async()
@@ -133,7 +133,7 @@ def test_a_job_whose_workers_are_always_lost_fails(tmp_path, monkeypatch):
     assert files_of(tmp_path) == []
 
 
-def test_what_is_not_found_again_is_made_again(tmp_path, monkeypatch):
+def test_partitions_missing_on_new_workers_are_made_again(tmp_path, monkeypatch):
     """As if the new workers were on other machines."""
     stages = Stages(tmp_path, waits=2)
     monkeypatch.setattr(Storage, "finished", lambda self: {})

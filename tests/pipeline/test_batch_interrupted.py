@@ -63,7 +63,7 @@ def test_ctrl_c_removes_all_files(place, tmp_path):
 
 
 @pytest.mark.spec("P3")
-def test_what_a_killed_process_leaves_is_removed_by_the_next_start(place, tmp_path):
+def test_files_of_a_killed_process_are_removed_by_the_next_start(place, tmp_path):
     with job_in_a_process(place, tmp_path / "mark") as process:
         os.kill(process.pid, signal.SIGKILL)
         process.wait(END_S)

@@ -114,7 +114,7 @@ def test_all_tasks_of_a_region_are_run_again(tmp_path):
     assert set(sink.values) == set(map(str, NUMBERS)), "a sink in the region may see records twice, and misses none"
 
 
-def test_what_fails_too_often_is_why_the_job_fails(tmp_path):
+def test_a_region_that_fails_too_often_is_the_cause_of_the_failed_job(tmp_path):
     env = batch_env(tmp_path, batch__attempts=2)
     env.from_collection(NUMBERS, parallel=True).rebalance().map(Watched(fails=9)).name("flaky").for_each(lambda _: None)
     error = failure(env, UserCodeError)
@@ -134,7 +134,7 @@ def test_too_little_memory_is_refused_before_anything_is_on_disk(tmp_path):
 
 @pytest.mark.spec("N1", "P3")
 @pytest.mark.parametrize("compression", ["lz4", "zstd", "none"])
-def test_what_is_compressed_on_disk_travels_so_to_another_worker(tmp_path, monkeypatch, compression):
+def test_compressed_chunks_are_sent_compressed_to_another_worker(tmp_path, monkeypatch, compression):
     codecs, real = set(), Unpacker.unpack
 
     def noting(self, codec, stored, size):

@@ -271,7 +271,7 @@ def test_only_the_task_that_raised_has_failed(parallelism):
 @pytest.mark.spec("K6")
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=repr)
 @pytest.mark.parametrize("where", ["map", "source", "key"])
-def test_what_is_no_exception_ends_the_job_too(error, where):
+def test_an_error_that_is_no_exception_fails_the_job_too(error, where):
     def leave(*_):
         raise error
 
@@ -331,7 +331,7 @@ def test_an_error_of_any_text_arrives(text):
 
 
 @pytest.mark.spec("K6")
-def test_an_error_that_cannot_say_what_it_is_arrives():
+def test_an_error_whose_str_raises_fails_the_job_with_its_class():
     class Mute(Exception):
         def __str__(self):
             raise RuntimeError("no")
@@ -363,7 +363,7 @@ def test_the_cause_of_the_users_error_is_shown():
 
 @pytest.mark.spec("K6")
 @pytest.mark.parametrize("second", ["close", "source close", "sink close"])
-def test_the_first_failure_is_the_one_that_is_told(second, caplog):
+def test_the_first_failure_is_the_cause(second, caplog):
     env = small_env(1)
     stream = env.from_source(FailingSource("close") if second == "source close" else Batches([[1], [2], [3]]))
     stream = stream.map(Fails("map", "close") if second == "close" else Fails("map")).name("culprit")
@@ -419,7 +419,7 @@ def test_a_serializer_that_raises(fails_in, timeout):
 
 @pytest.mark.spec("K6", "M9")
 @pytest.mark.parametrize("value", [threading.Lock(), lambda: 1], ids=["lock", "lambda"])
-def test_what_an_exchange_cannot_carry_names_the_operator(value):
+def test_the_error_of_an_unserializable_value_names_the_operator(value):
     env = small_env(2)
     env.from_collection(range(9)).map(lambda _: value).name("culprit").rebalance().for_each(lambda _: None)
     error = failure(env)
@@ -447,7 +447,7 @@ def test_a_failure_in_the_driver_is_like_any_other():
 
 
 @pytest.mark.spec("K6")
-def test_who_collects_gets_what_came_before_and_then_the_failure():
+def test_collected_results_before_a_failure_are_returned_before_it_is_raised():
     def late(n):
         if n == 900:
             raise ValueError(TEXT)

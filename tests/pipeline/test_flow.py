@@ -140,7 +140,7 @@ def test_a_slow_branch_does_not_stop_another_before_its_share_is_full():
 
 
 @pytest.mark.spec("B2")
-def test_shares_of_running_tasks_add_up_and_say_who_is_slow():
+def test_shares_of_running_tasks_add_up_and_show_the_slow_vertex():
     env, never = small_env(2), threading.Event()
     sink = Gathered(each=lambda _: never.wait(0.002))
     env.from_source(Endless()).map(lambda n: "x" * 90).rebalance().map(str).rebalance().sink_to(sink)
@@ -167,7 +167,7 @@ def test_shares_of_running_tasks_add_up_and_say_who_is_slow():
 @pytest.mark.spec("B2", "W6")
 @pytest.mark.parametrize("parallelism", [1, 3])
 @pytest.mark.parametrize("chaining", [True, False])
-def test_at_the_end_what_went_in_is_what_came_out(parallelism, chaining):
+def test_final_counts_of_producers_and_consumers_agree(parallelism, chaining):
     env, sink = small_env(parallelism, chaining=chaining), Gathered()
     stream = (
         env.from_collection(range(1000), parallel=True).filter(lambda n: n % 2).rebalance().flat_map(lambda n: [n, n])

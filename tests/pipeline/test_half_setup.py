@@ -80,7 +80,7 @@ def test_too_few_buffers_are_refused_before_anything_starts(caplog):
 
 
 @pytest.mark.spec("M5")
-def test_as_many_buffers_as_the_sum_says_are_enough():
+def test_exactly_the_computed_number_of_buffers_is_enough():
     env = small_env(3, memory__network__min="8 KiB", memory__network__max="8 KiB")
     sink = pipeline(env)
     run(env)

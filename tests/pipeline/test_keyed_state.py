@@ -184,7 +184,7 @@ def test_a_function_without_state_sees_records_as_they_come(mode):
     assert got == records, "in BATCH, too: without state there is no reason to group them"
 
 
-def test_functions_after_a_window_or_without_keys_say_where_state_is():
+def test_the_error_of_state_without_keys_names_where_state_is_available():
     class Stateful(hg.MapFunction):
         def open(self, context):
             context.get_state("seen")

@@ -116,7 +116,7 @@ def test_with_credit_two_workers_keep_one_connection(opened):
 
 
 @pytest.mark.spec("N5")
-def test_a_sink_in_the_driver_is_read_in_the_lane_of_what_it_reads(opened):
+def test_a_sink_in_the_driver_uses_the_lane_of_its_input(opened):
     env = small_env(2, network__flow_control="tcp", **TINY)
     stream = (
         env.from_collection(range(2000), parallel=True)
@@ -130,6 +130,6 @@ def test_a_sink_in_the_driver_is_read_in_the_lane_of_what_it_reads(opened):
 
 
 @pytest.mark.spec("N5", "T4")
-def test_what_is_read_from_disk_takes_one_connection(opened):
+def test_blocking_partitions_use_one_connection(opened):
     Relayed("tcp", relays=2, execution__runtime_mode="BATCH").run()
     assert opened == {(0, 1, 0), (1, 0, 0)}

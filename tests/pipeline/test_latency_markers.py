@@ -72,7 +72,7 @@ def test_broadcast_and_side_outputs_carry_them():
         wait_progress(job, lambda progress: all(found == [{0}, {0}] for found in by_task(progress).values()))
 
 
-def test_what_records_wait_for_counts():
+def test_latency_includes_the_time_records_wait_in_buffers():
     env = marked("10 ms", parallelism=1, memory__segment_size="4 KiB")
     source = Batches([list(range(200)), 0.05, [0], NEVER], bounded=False)
     slow = env.from_source(source).rebalance().map(lambda n: time.sleep(0.002)).name("slow")

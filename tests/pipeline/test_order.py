@@ -85,7 +85,7 @@ def test_a_collection_with_event_times_keeps_its_order(parallelism):
     assert orders_of(timed.key_by(lambda pair: pair[0])) == EXPECTED
 
 
-def test_timestamps_have_the_parallelism_of_what_they_come_after():
+def test_timestamps_have_the_parallelism_of_their_input():
     strategy = hg.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n: n)
     env = small_env(2)
     numbers = env.from_collection([1])
@@ -144,7 +144,7 @@ def test_a_generator_function_is_called_in_every_subtask_also_with_a_count():
     assert sorted(collected(small_env(3).generate(numbers, count=9))) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
-def test_a_source_of_ones_own_may_keep_its_order():
+def test_a_user_defined_source_may_keep_its_order():
     class Numbers(hg.Source):
         default_parallelism = 1
 

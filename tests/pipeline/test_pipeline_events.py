@@ -216,7 +216,7 @@ def test_functions_receive_task_events_on_their_own_thread_also_while_they_wait_
     assert [payload for _, payload, _ in stopped.value] == [b"please"]
 
 
-def test_what_a_handler_of_task_events_raises_fails_the_job_with_its_operator():
+def test_an_error_of_a_task_event_handler_fails_the_job_with_its_operator():
     class Failing(hg.MapFunction):
         def open(self, context):
             context.on_task_event("fail", self.fail)

@@ -120,7 +120,7 @@ def in_turns(over, turn):
 
 @pytest.mark.spec("B2")
 @pytest.mark.timing
-def test_bottlenecks_that_take_turns_are_seen_though_the_mean_of_a_second_shows_nothing():
+def test_alternating_bottlenecks_are_visible_in_intervals_but_not_in_means_of_a_second():
     env, over = small_env(1, chaining=False, network__max_buffers_per_channel=2), threading.Event()
     stream = env.from_source(Endless(batch=1)).map(
         lambda n: bytes(480)

@@ -59,7 +59,7 @@ def test_empty_batches_are_nothing():
 
 
 @pytest.mark.spec("W4")
-def test_what_came_before_a_wait_goes_on_at_once():
+def test_records_before_a_wait_of_the_source_are_sent_at_once():
     """The source waits for much longer than the test: its first records must not wait with it, even unflushed."""
     env, sink = small_env(2, execution__buffer_timeout="auto"), Gathered()
     env.from_source(Batches([[1, 2], NEVER], [[4], NEVER])).rebalance().map(int).sink_to(sink)
@@ -75,7 +75,7 @@ def test_a_source_that_waits_ends_all_the_same():
     assert sorted(collected(stream.rebalance().map(int))) == [1, 2, 3]
 
 
-def test_splits_without_end_are_read_in_turns():
+def test_unbounded_splits_are_read_round_robin():
     env, sink = small_env(1), Gathered()
     source = Batches([[1], NEVER], [[2], 0.001, [3], 0.001, [4], NEVER], bounded=False)
     env.from_source(source).sink_to(sink)
@@ -132,7 +132,7 @@ def test_a_job_can_be_cancelled_while_its_writers_are_held_back():
 
 @pytest.mark.spec("M9")
 @pytest.mark.parametrize("number", range(5))
-def test_a_job_can_be_cancelled_at_any_moment_of_its_beginning(number):
+def test_a_job_can_be_cancelled_at_any_point_of_its_start(number):
     env = small_env(3)
     env.from_source(Endless()).rebalance().map(lambda n: n).key_by(lambda n: n).reduce(max).for_each(lambda _: None)
     changes = threading.Semaphore(0)
@@ -144,7 +144,7 @@ def test_a_job_can_be_cancelled_at_any_moment_of_its_beginning(number):
     assert job.status is JobStatus.CANCELLED
 
 
-def test_who_cancels_a_job_that_has_finished_changes_nothing():
+def test_cancelling_a_finished_job_changes_nothing():
     env = small_env(2)
     env.from_collection(range(3)).for_each(lambda _: None)
     job = run(env)

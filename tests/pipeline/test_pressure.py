@@ -54,7 +54,7 @@ def line_of(function, text):
 
 
 @pytest.mark.spec("B1")
-def test_a_producer_whose_consumer_is_stuck_is_held_back_and_the_consumer_is_not():
+def test_a_producer_of_a_stuck_consumer_is_back_pressured_and_the_consumer_is_not():
     stuck = threading.Event()
 
     def wait_for_it(value):
@@ -80,7 +80,7 @@ def test_a_producer_whose_consumer_is_stuck_is_held_back_and_the_consumer_is_not
 
 @pytest.mark.spec("B1")
 @pytest.mark.timing
-def test_a_producer_that_nobody_holds_back_is_ok():
+def test_a_producer_without_back_pressure_has_level_ok():
     env = small_env(1, **QUICK)
     env.from_source(Endless(pause_s=0.002)).rebalance().sink_to(Gathered())
     with running(env) as job:
@@ -133,7 +133,7 @@ def test_a_source_and_a_key_function_are_the_users_too():
 
 
 @pytest.mark.spec("B1")
-def test_nothing_is_sampled_while_nobody_asks_and_an_answer_is_given_again(monkeypatch):
+def test_nothing_is_sampled_without_a_request_and_an_answer_is_kept(monkeypatch):
     started, start = [], threading.Thread.start
 
     def count(thread):
@@ -207,7 +207,7 @@ def test_a_finished_job_can_be_looked_at_and_kept():
         job.pressure()
 
 
-def test_why_names_what_holds_a_job_back():
+def test_why_names_the_bottleneck():
     def slow(value):
         time.sleep(0.01)
         return value

@@ -107,7 +107,7 @@ def test_forward_between_unequal_numbers_is_refused():
 
 @pytest.mark.spec("W1", "T5")
 @pytest.mark.parametrize(("producers", "consumers"), [(1, 3), (3, 1), (2, 3), (3, 2), (4, 4)])
-def test_rebalance_gives_everybody_as_much(producers, consumers):
+def test_rebalance_sends_each_subtask_equally_many_records(producers, consumers):
     env = small_env(2)
     stream = env.from_collection(range(120)).set_parallelism(producers).rebalance()
     seen = shipped(stream, consumers)
@@ -149,7 +149,7 @@ def test_hash_brings_equal_keys_together_whatever_the_parallelism():
 
 @pytest.mark.spec("W1", "W3")
 @pytest.mark.parametrize("producers", [1, 3])
-def test_broadcast_gives_everybody_everything_in_order(producers):
+def test_broadcast_sends_each_subtask_all_records_in_order(producers):
     seen = shipped(small_env(2).from_collection(range(100)).set_parallelism(producers).broadcast(), 3)
     assert {subtask: sorted(values) for subtask, values in seen.items()} == {n: list(range(100)) for n in range(3)}
     for values in seen.values():
@@ -165,7 +165,7 @@ def test_global_gives_everything_to_the_first():
 
 
 @pytest.mark.spec("W1")
-def test_a_partitioner_of_ones_own():
+def test_a_user_defined_partitioner_chooses_the_subtask():
     stream = small_env(3).from_collection(range(100))
     seen = shipped(stream.partition_custom(lambda key, channels: key % channels, key_selector=lambda n: n // 10), 3)
     assert sorted(all_of(seen)) == list(range(100))

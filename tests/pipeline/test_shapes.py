@@ -87,7 +87,7 @@ class Sorting(hg.ProcessFunction):
 @pytest.mark.spec("K1")
 @BOTH
 @pytest.mark.parametrize("shipped", [False, True], ids=["in the chain", "over an exchange"])
-def test_side_outputs_have_what_was_put_there(chaining, shipped):
+def test_side_outputs_have_the_values_yielded_to_their_tags(chaining, shipped):
     env = small_env(2, chaining=chaining)
     main = env.from_collection(range(60)).process(Sorting())
     even, threes = main.get_side_output(hg.OutputTag("even")), main.get_side_output(hg.OutputTag("threes"))
@@ -128,7 +128,7 @@ def test_one_stream_feeds_many(chaining):
 
 @pytest.mark.spec("K1")
 @pytest.mark.parametrize("apart", ["spoiler", "reader", "neither", "both"])
-def test_who_changes_a_value_does_not_change_what_others_get(apart):
+def test_changing_a_value_in_one_branch_does_not_change_the_others(apart):
     def spoil(value):
         value["n"] = -1
         return value
@@ -212,7 +212,7 @@ def test_a_long_pipeline_of_many_exchanges():
     assert sorted(collected(stream)) == list(range(8, 108))
 
 
-def test_a_second_job_of_the_same_environment_runs_what_was_added_since():
+def test_a_second_job_of_an_environment_runs_the_operators_added_since():
     env = small_env(2)
     stream = env.from_collection(range(10)).map(lambda n: n * n)
     assert sorted(collected(stream)) == [n * n for n in range(10)]
@@ -225,7 +225,7 @@ def test_the_driver_can_read_while_the_job_runs():
     assert results.job.status.over
 
 
-def test_who_wants_a_few_gets_a_few_and_the_rest_is_cancelled():
+def test_a_limit_of_results_cancels_the_job():
     results = small_env(2).generate(lambda n: n).execute_and_collect(limit=25)
     assert len(list(results)) == 25
     assert results.job.status.over

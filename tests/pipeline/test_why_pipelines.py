@@ -167,7 +167,7 @@ def test_a_source_that_is_the_limit_itself():
 
 
 @pytest.mark.timing
-def test_two_that_take_turns():
+def test_alternating_bottlenecks_are_named_in_the_evidence():
     def slow(begin, end, record):
         if begin <= time.monotonic() % 1.0 < end:
             look_up(record)
@@ -182,7 +182,7 @@ def test_two_that_take_turns():
 
 
 @pytest.mark.timing
-def test_nothing_where_everybody_has_something_to_do_and_room():
+def test_a_job_with_busy_tasks_and_free_buffers_has_no_bottleneck():
     env = environment()
     env.from_source(LeisurelyNumbers()).map(lambda n: time.sleep(0.03)).for_each(drop)
     with asked(env, held=False) as (found, _):
@@ -201,7 +201,7 @@ def test_nothing_where_the_job_is_over():
 
 
 @pytest.mark.timing
-def test_a_batch_job_is_held_back_by_what_runs(tmp_path):
+def test_the_bottleneck_of_a_batch_job_is_in_the_running_region(tmp_path):
     """A task that reads from disk waits for no other task: the work of the running region is the limit."""
     env = hg.environment(
         local=True, parallelism=2, runtime_mode="BATCH", settings={**QUICK, "batch.directories": str(tmp_path)}

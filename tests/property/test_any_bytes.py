@@ -240,7 +240,7 @@ def test_a_stranger_is_proved_or_refused(data):
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 @pytest.mark.parametrize("credited", [True, False], ids=["credit", "tcp"])
-def test_a_peer_that_says_anything(credited, data):
+def test_any_bytes_of_an_authenticated_peer_are_handled(credited, data):
     """After a good handshake, while tasks read, write, fail and give up."""
     checksum = data.draw(st.booleans())
     play = data.draw(plays(credited=credited, checksum=checksum))

@@ -133,7 +133,7 @@ class Busy(KeyedProcessFunction):
 @pytest.mark.spec("T4")
 @EXAMPLES
 @given(steps(), limits)
-def test_a_process_function_sees_of_each_key_what_it_sees_in_streaming(steps, limit):
+def test_a_process_function_has_the_same_results_per_key_as_in_streaming(steps, limit):
     same_in_both(lambda: KeyedProcess(first, Busy()), steps, limit)
 
 
@@ -159,7 +159,7 @@ class Both(KeyedCoProcessFunction):
 @pytest.mark.spec("T4")
 @EXAMPLES
 @given(steps(inputs=("first", "second")), limits)
-def test_a_function_of_two_inputs_sees_of_each_key_what_it_sees_in_streaming(steps, limit):
+def test_a_function_of_two_inputs_has_the_same_results_per_key_as_in_streaming(steps, limit):
     same_in_both(lambda: KeyedCoProcess(first, first, Both()), steps, limit)
 
 
@@ -216,7 +216,7 @@ functions = st.sampled_from(
 @pytest.mark.spec("T4")
 @settings(max_examples=150, deadline=None, suppress_health_check=UNHURRIED)
 @given(steps(timed=True), assigners, functions, st.sampled_from([0, 0, 3, 12]), st.sampled_from([None, "late"]), limits)
-def test_windows_of_each_key_are_what_they_are_in_streaming(steps, assigner, function, lateness, tag, limit):
+def test_windows_of_each_key_equal_those_in_streaming(steps, assigner, function, lateness, tag, limit):
     make = lambda: WindowOperator(first, assigner, *function, lateness, tag)  # noqa: E731
     same_in_both(make, steps, limit, alike=None)
 

@@ -74,7 +74,7 @@ def test_scheduled_channels_are_flushed_for_a_blocked_reader_and_when_they_are_e
 
 @pytest.mark.spec("G5")
 @given(counts, counts, counts)
-def test_a_channel_claims_and_gives_back_up_to_what_it_wants(backlog, exclusive, ready):
+def test_a_channel_requests_missing_buffers_or_has_a_surplus_never_both(backlog, exclusive, ready):
     missing = missing_buffers(backlog, exclusive, ready)
     assert not (missing > 0 and has_surplus(backlog, exclusive, ready)), "it never does both"
     if missing > 0:

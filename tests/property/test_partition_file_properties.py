@@ -140,7 +140,7 @@ def test_any_bytes_are_a_storage_error(content):
 
 
 @given(partitions(), st.data())
-def test_an_index_that_lies_is_a_storage_error(partition, choices):
+def test_a_forged_index_with_a_valid_checksum_is_a_storage_error(partition, choices):
     """Its checksum is right, but not what it says: as if somebody had made it up."""
     subpartitions, _, _ = partition
     with written(partition) as place:

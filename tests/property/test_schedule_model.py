@@ -133,7 +133,7 @@ class Story:
         """Something has failed as often as it may; or was a sink in the driver; or workers were lost in vain."""
         region = self.cluster.schedule.exhausted
         if region is None:
-            assert self.cluster.schedule._vain >= self.cluster.attempts
+            assert self.cluster.schedule._futile >= self.cluster.attempts
         elif not self.cluster.regions.stages[region.stage].sink_in_driver:
             assert self.cluster.failures[region] >= self.cluster.attempts
 
@@ -147,7 +147,7 @@ def test_whatever_happens_the_result_comes_from_one_version_of_everything(plan, 
 
 @settings(deadline=None)
 @given(plans(fed=False), SEEDS, st.integers(0, 6))
-def test_what_has_finished_is_not_run_again_while_its_files_are_there(plan, seed, faults):
+def test_finished_regions_are_not_run_again_while_their_files_exist(plan, seed, faults):
     story = Story(plan, seed, faults=faults, machines=["one"], files_get_lost=False)
     finished = story.run()
     assert set(story.cluster.finishes.values()) <= {0, 1}

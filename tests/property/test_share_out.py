@@ -14,7 +14,7 @@ excesses = st.lists(st.integers(0, 20_000), max_size=40)
 
 @pytest.mark.spec("M3")
 @given(spares, excesses)
-def test_nothing_is_lost_and_nobody_gets_more_than_its_maximum(spare: int, excess: list[int]) -> None:
+def test_all_spare_segments_are_shared_and_no_pool_exceeds_its_maximum(spare: int, excess: list[int]) -> None:
     shares = share_out(spare, excess)
     assert len(shares) == len(excess)
     assert sum(shares) == min(spare, sum(min(spare, wanted) for wanted in excess))
@@ -43,7 +43,7 @@ def test_running_totals_round_down_at_every_point(spare: int, excess: list[int])
 
 @pytest.mark.spec("M3")
 @given(spares, excesses)
-def test_with_enough_for_all_everybody_has_its_maximum(spare: int, excess: list[int]) -> None:
+def test_with_enough_spare_segments_each_pool_has_its_maximum(spare: int, excess: list[int]) -> None:
     assert share_out(sum(excess) + spare, excess) == excess
 
 

@@ -128,14 +128,14 @@ def test_a_bug_of_any_kind_fails_the_seed(monkeypatch):
     assert "ZeroDivisionError" in failure_of(Simulation(1))
 
 
-def test_the_command_tells_of_many_seeds(capsys):
+def test_the_command_prints_a_summary_of_many_seeds(capsys):
     assert main(["simulate", "--seeds", "10", "--jobs", "1"]) == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("10 seeds from 0 in ")
     assert captured.out.endswith(": none failed\n")
 
 
-def test_the_command_tells_of_one_seed_and_its_trace(capsys):
+def test_the_command_prints_one_seed_and_its_trace(capsys):
     outcome = simulate(3)
     assert main(["simulate", "--seed", "3"]) == 0
     told = capsys.readouterr().out

@@ -46,7 +46,7 @@ def test_several_sources_get_their_own() -> None:
         assert drain("b") == [4, 5]
 
 
-def test_input_is_read_even_if_nobody_wants_it() -> None:
+def test_input_is_read_even_without_a_source_queue() -> None:
     batches = iter([numbers(1), numbers(2)])
     with filling_source_queues([], batches):
         assert next(batches, None) is None
@@ -61,7 +61,7 @@ def test_an_error_of_the_input_is_raised_in_the_source() -> None:
         drain("a")
 
 
-def test_who_takes_nothing_is_fed_a_bounded_number_and_leaves_no_thread() -> None:
+def test_an_unread_source_queue_is_filled_with_a_bounded_number_of_batches() -> None:
     given = []
 
     def endless():

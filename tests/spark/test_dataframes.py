@@ -97,7 +97,7 @@ def test_a_failure_of_the_user_fails_the_query(host: SparkHost) -> None:
         wrong.collect()
 
 
-def test_what_runs_in_the_driver_cannot_be_part_of_it(host: SparkHost) -> None:
+def test_a_sink_in_the_driver_is_refused_in_a_dataframe(host: SparkHost) -> None:
     def build(env):
         stream = env.from_collection([1])
         stream.print()

@@ -79,7 +79,7 @@ def test_no_user_code_runs_for_a_dataframe_with_too_little_memory(host: SparkHos
 
 
 @pytest.mark.spec("M5")
-def test_on_other_machines_the_driver_refuses_what_no_worker_can_have(
+def test_on_other_machines_the_driver_refuses_a_job_that_no_worker_has_buffers_for(
     host: SparkHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They say how much they have, which is at most memory.network.max: 16 buffers here, and 2 in the driver."""
@@ -128,7 +128,7 @@ def test_an_exception_of_the_user_is_the_cause(host: SparkHost) -> None:
     assert pipelines.word_count(host) == pipelines.COUNTS, "the session can go on"
 
 
-def test_what_cannot_be_sent_is_refused(host: SparkHost) -> None:
+def test_a_plan_that_cannot_be_pickled_is_refused(host: SparkHost) -> None:
     lock = threading.Lock()
     env = hg.environment(host=host, parallelism=2)
     env.from_collection([1]).map(lambda n: lock and n).for_each(print)

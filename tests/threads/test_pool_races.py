@@ -120,7 +120,7 @@ def test_pools_made_and_destroyed_while_others_use_theirs() -> None:
 
 
 @pytest.mark.spec("M6", "M9")
-def test_destroying_a_pool_wakes_all_who_are_blocked_on_it() -> None:
+def test_destroying_a_pool_wakes_all_blocked_requests() -> None:
     network = make_network(count=4)
     rounds = 1500
     inboxes: list[queue.SimpleQueue[LocalPool]] = [queue.SimpleQueue() for _ in range(3)]
@@ -287,7 +287,7 @@ def test_lent_views_that_die_on_other_threads_all_come_back() -> None:
 
 
 @pytest.mark.spec("M6", "M8")
-def test_who_waits_for_lent_memory_alone_is_served_when_it_dies() -> None:
+def test_a_request_blocked_on_lent_memory_is_granted_it_when_its_view_dies() -> None:
     """Nothing else moves: if the return of the view is missed, nobody ever serves the sleeper."""
     network = make_network(count=2)
     pool = network.create_pool("pool", required=1)

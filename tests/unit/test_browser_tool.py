@@ -22,18 +22,18 @@ def found():
     return browser.find_browser.__wrapped__(install=False)
 
 
-def test_there_is_none():
+def test_without_a_browser_the_result_is_none():
     assert found() is None
 
 
-def test_one_on_the_path_comes_before_playwrights_own(tmp_path):
+def test_a_browser_on_the_path_takes_precedence_over_playwrights(tmp_path):
     own = program(tmp_path / "own" / "chromium-1254" / "chrome-linux64" / "chrome")
     assert found() == own
     there = program(tmp_path / "bin" / "chromium")
     assert found() == there
 
 
-def test_one_that_is_named_comes_first(tmp_path, monkeypatch):
+def test_a_browser_named_by_the_variable_takes_precedence(tmp_path, monkeypatch):
     program(tmp_path / "bin" / "chromium")
     named = program(tmp_path / "mine")
     monkeypatch.setenv("HEADGATE_BROWSER", named)
@@ -42,7 +42,7 @@ def test_one_that_is_named_comes_first(tmp_path, monkeypatch):
     assert found() is None
 
 
-def test_what_cannot_be_installed_is_no_error(tmp_path, monkeypatch):
+def test_a_failed_installation_of_the_browser_is_no_error(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(browser, "_run", lambda command: asked.append(command) or False)
     assert browser.find_browser.__wrapped__() is None

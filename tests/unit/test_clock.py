@@ -7,7 +7,7 @@ import pytest
 from headgate.clock import ManualClock, SystemClock
 
 
-def test_the_manual_clock_moves_only_when_told() -> None:
+def test_the_manual_clock_moves_only_by_advance() -> None:
     clock = ManualClock(now_ns=5)
     assert clock.now_ns() == clock.now_ns() == 5
     clock.advance_ms(1.5)

@@ -70,7 +70,7 @@ def test_every_error_is_public() -> None:
     assert {cls.__name__ for cls in CLASSES} | {"error_class", "error_from_wire"} == set(errors.__all__)
 
 
-def test_errors_say_where() -> None:
+def test_errors_name_peer_operator_and_subtask() -> None:
     lost = TransportError("connection reset", peer="10.0.0.1:7077")
     assert str(lost) == "connection reset (10.0.0.1:7077)"
     assert lost.peer == "10.0.0.1:7077"
@@ -101,7 +101,7 @@ def test_any_error_comes_back_from_the_wire_as_its_class_with_the_text_as_it_was
 
 
 @pytest.mark.spec("G8")
-def test_what_the_wire_does_not_say_has_a_default() -> None:
+def test_fields_missing_on_the_wire_have_defaults() -> None:
     assert error_from_wire(TransportError.code, "reset").peer == "unknown peer"
     failed = error_from_wire(UserCodeError.code, "x")
     assert (failed.operator, failed.subtask) == ("unknown operator", -1)

@@ -100,7 +100,7 @@ def test_a_test_without_the_mark_runs_once(session):
     assert (status, session.runs) == (pytest.ExitCode.TESTS_FAILED, 1), output
 
 
-def test_what_a_timing_test_leaves_behind_is_no_reason_for_a_second_run(session):
+def test_a_leak_of_a_timing_test_causes_no_second_run(session):
     session.add(failures=0, leaks=True)
     status, output = session.run()
     assert (status, session.runs) == (pytest.ExitCode.TESTS_FAILED, 1), output
@@ -116,7 +116,7 @@ def test_the_second_run_has_a_time_limit_of_its_own(session):
     assert "too slow" not in output, "it was stopped in both runs"
 
 
-def test_the_mark_is_refused_where_races_are_looked_for(session):
+def test_the_mark_is_refused_in_directories_that_test_races(session):
     directories = [*NEVER_TWICE, "net/deeper"]
     for directory in directories:
         session.add(directory)

@@ -63,7 +63,7 @@ def test_a_wait_of_more_than_the_machine_can_count() -> None:
 
 
 @pytest.mark.parametrize("timeout_s", [None, PATIENCE_S])
-def test_a_sleeper_is_woken_by_another_thread(timeout_s: float | None) -> None:
+def test_a_blocked_thread_is_woken_by_another_thread(timeout_s: float | None) -> None:
     waiter = ThreadSync().new_signal()
     woken: list[bool] = []
     run_threads(lambda: woken.append(waiter.wait(timeout_s)), waiter.wake)
@@ -159,7 +159,7 @@ def test_the_ticker_may_be_closed_from_its_own_thread() -> None:
     assert closed.wait(PATIENCE_S)
 
 
-def test_the_ticker_refuses_what_it_cannot_do() -> None:
+def test_the_ticker_refuses_invalid_calls() -> None:
     with Ticker() as ticker, pytest.raises(AssertionError, match="positive"):
         ticker.every(0, lambda: None)
     with pytest.raises(AssertionError, match="closed"):

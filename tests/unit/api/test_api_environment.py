@@ -68,7 +68,7 @@ def test_the_runtime_mode():
         hg.environment(runtime_mode="micro-batch")
 
 
-def test_the_runtime_mode_of_the_command_line_is_for_who_says_nothing():
+def test_the_runtime_mode_of_the_command_line_is_the_default_of_an_environment():
     with use_defaults(Defaults(runtime_mode="BATCH", settings={"memory.segment_size": "4 KiB"})):
         assert hg.environment().settings.execution.runtime_mode is hg.RuntimeMode.BATCH
         assert hg.environment(runtime_mode="AUTO").settings.execution.runtime_mode is hg.RuntimeMode.AUTO
@@ -117,7 +117,7 @@ def test_settings_of_spark_and_code_over_them():
     assert host.plans[0].settings.record.batch_size == 9
 
 
-def test_the_host_says_how_many_slots_there_are():
+def test_the_host_gives_the_number_of_slots():
     assert hg.environment(host=Host()).parallelism == 5
     assert hg.environment(host=Host(), parallelism=2).parallelism == 2
 
@@ -209,7 +209,7 @@ def test_results_end_with_the_job():
     assert list(results) == [2]
 
 
-def test_results_raise_what_the_job_failed_of():
+def test_results_raise_the_failure_of_the_job():
     job = running()
     inbox = Inbox()
     inbox.put_batch([1])
@@ -221,7 +221,7 @@ def test_results_raise_what_the_job_failed_of():
         next(results)
 
 
-def test_results_of_a_job_that_somebody_else_has_cancelled_are_not_all():
+def test_results_raise_cancelled_if_the_job_is_cancelled_before_its_end():
     job = running()
     inbox = Inbox()
     inbox.put_batch([1])
@@ -242,7 +242,7 @@ def test_enough_results_cancel_the_job():
     inbox.put_batch([4])  # returns at once after the end
 
 
-def test_who_does_not_iterate_holds_the_job_back_until_it_is_over():
+def test_unread_results_block_the_job_until_it_is_over():
     job = running()
     inbox = Inbox()
     results = hg.Results(inbox, job)

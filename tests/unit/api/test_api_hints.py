@@ -113,7 +113,7 @@ def test_two_methods_must_agree():
     assert result_hint(Different(), "map1", "map2") is None
 
 
-def test_what_the_user_says_wins():
+def test_an_explicit_type_takes_precedence_over_the_hint():
     assert result_hint(pair, "map", given="msgpack") == "msgpack"
 
 

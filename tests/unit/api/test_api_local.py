@@ -58,7 +58,7 @@ def test_every_subtask_of_a_broadcast_gets_everything():
     assert sorted(pairs) == list(itertools.product(range(3), "ab"))
 
 
-def test_equal_keys_meet_and_all_go_where_they_are_told():
+def test_equal_keys_reach_one_subtask_and_a_partitioner_chooses_the_subtask():
     class Where(hg.MapFunction):
         def open(self, context):
             self.subtask = context.subtask_index
@@ -95,7 +95,7 @@ def test_one_stream_to_several_ends():
 
 
 @pytest.mark.spec("K6")
-def test_what_a_function_raises_arrives_with_its_operator():
+def test_an_error_of_a_function_names_operator_and_subtask():
     def explode(n):
         return 1 // (n - 7)
 

@@ -143,14 +143,14 @@ def test_a_pipe_is_left_alone_otherwise(progress, stderr):
     assert pipe.getvalue() == ""
 
 
-def test_a_terminal_is_told_what_takes_long_and_it_vanishes(stderr):
+def test_a_long_activity_is_shown_in_a_terminal_and_erased_at_its_end(stderr):
     terminal = stderr(Terminal())
     with showing_activity("starting Spark"):
         wait_until(lambda: terminal.getvalue().count("starting Spark ... 0 s") > 1, "a word")
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
-def test_a_pipe_is_told_once_if_asked_for(stderr):
+def test_a_long_activity_is_one_line_in_a_pipe_with_progress(stderr):
     pipe = stderr(io.StringIO())
     with showing_activity("starting Spark", progress=True):
         wait_until(lambda: "\n" in pipe.getvalue(), "a word")
@@ -158,7 +158,7 @@ def test_a_pipe_is_told_once_if_asked_for(stderr):
     assert pipe.getvalue() == "starting Spark ...\n"
 
 
-def test_what_is_quick_is_not_worth_a_word(stderr, monkeypatch):
+def test_a_short_activity_is_not_shown(stderr, monkeypatch):
     terminal = stderr(Terminal())
     monkeypatch.setattr(running, "_ACTIVITY_S", 60.0)
     with showing_activity("starting Spark"):
@@ -182,7 +182,7 @@ def test_jobs_that_are_not_over_are_known():
     assert job not in unfinished_jobs()
 
 
-def test_an_environment_remembers_what_progress_was_asked_for(stderr):
+def test_an_environment_keeps_the_progress_setting_of_its_creation(stderr):
     pipe = stderr(io.StringIO())
     with use_defaults(Defaults(local=True, parallelism=1, progress=True)):
         env = hg.environment()

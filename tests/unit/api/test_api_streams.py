@@ -63,7 +63,7 @@ def test_forward_is_no_exchange(env):
     assert names(env) == ["collection -> map(str)"]
 
 
-def test_the_last_word_on_shipping_counts(env):
+def test_the_last_call_that_sets_shipping_wins(env):
     ints(env).rebalance().shuffle().map(str)
     assert only_exchange(env).ship.kind is ShipKind.SHUFFLE
 
@@ -131,7 +131,7 @@ def test_settings_of_an_operator(env):
     assert made.slot_groups == (("default", 0), ("b", 3))
 
 
-def test_what_was_said_later_than_the_operator_has_no_operator(env):
+def test_settings_of_an_operator_are_refused_after_shipping_or_union(env):
     with pytest.raises(ConfigError, match="set_parallelism belongs right after an operator"):
         ints(env).rebalance().set_parallelism(3)
     with pytest.raises(ConfigError, match="name belongs right after an operator"):
@@ -200,7 +200,7 @@ def test_a_second_execution_has_only_what_was_added_since(env):
         env.execute()
 
 
-def test_what_is_refused_stays_to_be_corrected(env):
+def test_a_refused_pipeline_can_be_corrected_and_executed(env):
     mapped = ints(env).forward().map(str).set_parallelism(3)
     with pytest.raises(ConfigError):
         env.execute()
@@ -228,7 +228,7 @@ def test_streams_know_their_environment(env):
 # Functions that are none.
 
 
-def test_what_cannot_be_called(env):
+def test_arguments_that_are_not_callable_are_refused(env):
     stream = ints(env)
     for method in ("map", "flat_map", "filter", "process", "map_batches", "map_async", "for_each"):
         with pytest.raises(TypeError, match=f"{method} wants a callable"):

@@ -15,7 +15,7 @@ def is_harmless(text):
     return all(one.isprintable() or one == "\n" for one in text)
 
 
-def test_what_is_escaped():
+def test_control_characters_of_names_are_escaped_once():
     assert printable(NASTY) == SHOWN
     assert printable(SHOWN) == SHOWN
     assert printable("wörter 数 -> map") == "wörter 数 -> map"

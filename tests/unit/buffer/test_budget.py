@@ -166,7 +166,7 @@ def test_every_remedy_really_fits_and_nothing_smaller_does(segments: int, segmen
 
 
 @pytest.mark.spec("M5")
-def test_only_what_helps_is_offered() -> None:
+def test_only_settings_that_reduce_the_shortage_are_offered() -> None:
     assert set(remedies(29, 32 * KIB, CREDIT, JOB)) == {
         "memory.network.min",
         "network.buffers_per_channel",

@@ -15,7 +15,7 @@ def index_of(buffer: Buffer) -> int:
 
 
 @pytest.mark.spec("M8")
-def test_a_reader_takes_what_is_written_so_far() -> None:
+def test_a_reader_takes_the_bytes_written_so_far() -> None:
     with small_network(count=1, segment_size=8) as network:
         pool = network.create_pool("pool", required=1)
         buffer = wrap(pool, pool.request())
@@ -157,7 +157,7 @@ def test_a_reader_that_read_all_before_the_end_drops_its_own_reference() -> None
 
 
 @pytest.mark.spec("M7")
-def test_the_last_release_returns_the_segment_and_wakes_whoever_waits() -> None:
+def test_the_last_release_recycles_the_segment_and_wakes_a_waiting_listener() -> None:
     with small_network(count=1) as network:
         pool = network.create_pool("pool", required=1, channels=2)
         part = filled(pool, channel=1)

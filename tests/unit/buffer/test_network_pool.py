@@ -71,7 +71,7 @@ def test_spare_segments_are_shared_out_anew_at_every_change() -> None:
 
 
 @pytest.mark.spec("M3")
-def test_a_pool_that_cannot_have_what_it_requires_is_refused() -> None:
+def test_a_pool_that_requires_more_segments_than_are_left_is_refused() -> None:
     with small_network(count=8, segment_size=32) as network:
         first = network.create_pool("first", required=5)
         exclusive = network.request_exclusive("gate", 1)
@@ -102,7 +102,7 @@ def test_a_required_segment_is_had_though_others_took_all_there_were() -> None:
 
 
 @pytest.mark.spec("M3")
-def test_nobody_is_served_past_the_size_it_is_about_to_have() -> None:
+def test_no_pool_is_granted_segments_beyond_its_next_size() -> None:
     with small_network(count=6) as network:
         debtor = network.create_pool("debtor", required=0, maximum=4)
         owed = take_all(debtor)
@@ -125,7 +125,7 @@ def test_nobody_is_served_past_the_size_it_is_about_to_have() -> None:
 
 
 @pytest.mark.spec("M3")
-def test_what_a_destroyed_pool_had_at_hand_goes_to_nobody_past_the_size_it_is_about_to_have() -> None:
+def test_free_segments_of_a_destroyed_pool_are_not_granted_beyond_the_next_size() -> None:
     with small_network(count=6) as network:
         debtor = network.create_pool("debtor", required=0, maximum=4)
         owed = take_all(debtor)
@@ -146,7 +146,7 @@ def test_what_a_destroyed_pool_had_at_hand_goes_to_nobody_past_the_size_it_is_ab
 
 
 @pytest.mark.spec("M3", "M6")
-def test_a_pool_that_grows_by_rounding_while_others_shrink_serves_those_who_wait() -> None:
+def test_a_pool_that_grows_by_rounding_grants_segments_to_its_listeners() -> None:
     with small_network(count=4) as network:
         pools = [network.create_pool(f"pool-{most}", required=0, maximum=most) for most in (2, 1, 4)]
         assert [pool.size for pool in pools] == [1, 0, 3]
@@ -241,7 +241,7 @@ def test_exclusive_segments_are_waited_for_while_a_shrunk_pool_uses_them() -> No
 
 @pytest.mark.spec("M4", "M9")
 @pytest.mark.parametrize("returned", [0, 1, 2])
-def test_an_exclusive_request_that_times_out_gives_back_what_it_got(returned: int) -> None:
+def test_an_exclusive_request_that_times_out_recycles_its_segments(returned: int) -> None:
     sync = ScriptedSync()
     with small_network(count=8, sync=sync) as network:
         pool = network.create_pool("pool", required=2)

@@ -49,9 +49,7 @@ def test_a_pool_gives_no_more_than_its_size() -> None:
     ("required", "maximum", "largest"),
     [(2, None, 8), (2, 100, 8), (2, 5, 5), (3, 1, 3), (0, 0, 0)],
 )
-def test_the_maximum_lies_between_what_is_required_and_what_there_is(
-    required: int, maximum: int | None, largest: int
-) -> None:
+def test_the_maximum_lies_between_required_and_total_segments(required: int, maximum: int | None, largest: int) -> None:
     with small_network(count=8) as network:
         pool = network.create_pool("pool", required=required, maximum=maximum)
         assert (pool.maximum, pool.size) == (largest, largest)
@@ -82,7 +80,7 @@ def test_a_pool_that_shrank_gives_its_excess_back_as_buffers_return() -> None:
 
 
 @pytest.mark.spec("M3")
-def test_a_pool_that_grew_serves_those_who_wait() -> None:
+def test_a_pool_that_grew_grants_segments_to_its_listeners() -> None:
     with small_network(count=4) as network:
         pool = network.create_pool("pool", required=1)
         other = network.create_pool("other", required=2, maximum=2)
@@ -140,7 +138,7 @@ def test_an_overdraft_also_passes_the_channel_limit_when_the_pool_has_room() -> 
         give(pool, *taken, channel=0)
 
 
-def test_an_overdraft_cannot_take_what_is_not_there() -> None:
+def test_an_overdraft_needs_a_free_segment() -> None:
     with small_network(count=2) as network:
         pool = network.create_pool("pool", required=2, overdraft=5)
         taken = take_all(pool)
@@ -220,7 +218,7 @@ def test_a_request_that_waits_too_long_is_a_clear_error(timeout_s: float) -> Non
 
 
 @pytest.mark.spec("M6")
-def test_a_segment_granted_in_the_very_moment_of_the_timeout_is_not_lost() -> None:
+def test_a_segment_granted_as_the_request_times_out_is_not_lost() -> None:
     sync = ScriptedSync()
     with small_network(count=1, sync=sync) as network:
         pool = network.create_pool("pool", required=1)
@@ -259,7 +257,7 @@ def test_time_asleep_is_back_pressure() -> None:
 
 
 @pytest.mark.spec("M6")
-def test_who_finds_no_segment_helps_the_network_before_it_sleeps() -> None:
+def test_a_request_polls_the_network_before_it_blocks() -> None:
     states: list[Activity] = []
 
     class Helped(ScriptedSync):
@@ -327,7 +325,7 @@ def test_a_returning_segment_goes_to_the_first_listener_that_still_wants_it() ->
 
 
 @pytest.mark.spec("M6")
-def test_a_segment_that_nobody_wants_stays_at_hand() -> None:
+def test_a_segment_that_no_listener_uses_stays_available() -> None:
     with small_network(count=1) as network:
         pool = network.create_pool("pool", required=1, channels=1, max_per_channel=1)
         segment = take(pool, 0)
@@ -339,7 +337,7 @@ def test_a_segment_that_nobody_wants_stays_at_hand() -> None:
 
 
 @pytest.mark.spec("M6")
-def test_a_listener_that_wants_more_takes_its_turn_again_behind_the_others() -> None:
+def test_a_listener_that_wants_more_is_queued_behind_the_others() -> None:
     with small_network(count=4) as network:
         pool = network.create_pool("pool", required=4)
         taken = take_all(pool)
@@ -358,7 +356,7 @@ def test_a_listener_that_wants_more_takes_its_turn_again_behind_the_others() -> 
 
 
 @pytest.mark.spec("M6")
-def test_a_listener_whose_channel_is_full_keeps_its_place_and_holds_up_nobody() -> None:
+def test_a_listener_of_a_full_channel_keeps_its_position_and_does_not_block_the_others() -> None:
     with small_network(count=4) as network:
         pool = network.create_pool("pool", required=4, channels=2, max_per_channel=2)
         zero, one = take_all(pool, 0), take_all(pool, 1)
@@ -389,7 +387,7 @@ def test_a_listener_past_the_pools_size_gets_none_even_if_the_network_has_some()
 
 
 @pytest.mark.spec("M6", "M9")
-def test_destroying_a_pool_cancels_those_who_wait_and_refuses_all_others() -> None:
+def test_destroying_a_pool_cancels_waiting_requests_and_refuses_new_ones() -> None:
     sync = ScriptedSync()
     with small_network(count=2, sync=sync) as network:
         pool = network.create_pool("split (3/4)", required=2)
@@ -414,7 +412,7 @@ def test_destroying_a_pool_cancels_those_who_wait_and_refuses_all_others() -> No
 
 
 @pytest.mark.spec("M6", "M9")
-def test_destroying_a_pool_with_segments_at_hand_and_a_waiter_for_a_full_channel() -> None:
+def test_destroying_a_pool_with_free_segments_cancels_a_listener_of_a_full_channel() -> None:
     with small_network(count=4) as network:
         pool = network.create_pool("pool", required=4, channels=2, max_per_channel=1)
         full, spare = take(pool, 0), take(pool, 1)
@@ -471,7 +469,7 @@ def test_at_most_half_of_the_spare_segments_are_lent(network: NetworkPool, requi
 
 
 @pytest.mark.spec("M8")
-def test_what_is_lent_does_not_count_against_its_channel(network: NetworkPool) -> None:
+def test_a_lent_segment_does_not_count_against_its_channel(network: NetworkPool) -> None:
     pool = network.create_pool("pool", required=2, channels=2, max_per_channel=2)
     parts = [filled(pool, channel=0), filled(pool, channel=0)]
     listener = listen(pool, Listener(ENOUGH), 0)
@@ -492,7 +490,7 @@ def test_what_is_lent_does_not_count_against_its_channel(network: NetworkPool) -
 
 
 @pytest.mark.spec("M8", "M9")
-def test_what_is_lent_returns_to_the_network_after_its_pool_is_gone(network: NetworkPool) -> None:
+def test_a_lent_segment_of_a_destroyed_pool_returns_to_the_network_pool(network: NetworkPool) -> None:
     pool = network.create_pool("pool", required=1)
     part = filled(pool)
     view = part.lend()
@@ -508,7 +506,7 @@ def test_what_is_lent_returns_to_the_network_after_its_pool_is_gone(network: Net
 
 
 @pytest.mark.spec("M6", "M8")
-def test_a_lent_segment_that_returns_wakes_whoever_waits(network: NetworkPool) -> None:
+def test_a_lent_segment_that_returns_wakes_a_waiting_listener(network: NetworkPool) -> None:
     pool = network.create_pool("pool", required=1)
     part = filled(pool)
     view = part.lend()
@@ -567,7 +565,7 @@ def test_a_view_that_dies_inside_a_request_serves_that_request() -> None:
 
 
 @pytest.mark.spec("M6", "M8")
-def test_a_request_that_is_refused_still_wakes_those_whom_it_served() -> None:
+def test_a_refused_request_still_wakes_the_listeners_it_granted_segments_to() -> None:
     with small_network(count=4) as network:
         gone = network.create_pool("gone", required=1)
         pool = network.create_pool("pool", required=1, maximum=3)

@@ -52,7 +52,9 @@ def assert_names_required_allocated_missing(text: str, mib: str) -> None:
 
 @pytest.mark.spec("M1")
 @pytest.mark.parametrize("error", [OSError(12, "Cannot allocate memory"), MemoryError(), ValueError("length")])
-def test_a_refused_allocation_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_a_refused_allocation_names_required_allocated_and_missing_memory(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     def refuse(*_: object) -> None:
         raise error
 

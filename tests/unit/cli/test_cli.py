@@ -215,7 +215,7 @@ def test_bench_runs_the_cases_that_were_asked_for(capsys: Captured):
     assert "missed 1 goal: tiny: bad" in captured.err
 
 
-def test_bench_draws_what_was_measured(capsys: Captured, tmp_path: Path):
+def test_bench_draws_a_chart_of_the_measurements(capsys: Captured, tmp_path: Path):
     assert main(["bench", "drawn", "--plot", "a.svg"]) == 0
     assert (tmp_path / "a.svg").read_text(encoding="utf-8").count("drawn") >= 1
     assert main(["bench", "drawn", "--case", "plain", "--plot", "b.png"]) == 2

@@ -315,7 +315,7 @@ def test_an_unknown_name_is_refused_and_the_nearest_named(sources: dict[str, obj
         ("backpressure.samples", []),
     ],
 )
-def test_a_bad_value_is_refused_with_key_value_source_and_what_is_allowed(key: str, value: object):
+def test_a_bad_value_is_refused_with_key_value_source_and_allowed_values(key: str, value: object):
     message = refusal(code={key: value})
     allowed = next(one.kind.allowed for one in SETTINGS if one.key == key)
     assert message.startswith(f"{key} = ")
@@ -324,7 +324,7 @@ def test_a_bad_value_is_refused_with_key_value_source_and_what_is_allowed(key: s
     assert message.endswith(f"allowed: {allowed}")
 
 
-def test_a_bare_time_is_told_which_unit_to_add():
+def test_the_error_of_a_time_without_a_unit_proposes_units():
     assert "write '30 ms' or '30 s'" in refusal(environ={"HEADGATE_NETWORK_CONNECT_TIMEOUT": "30"})
 
 

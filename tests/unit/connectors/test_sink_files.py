@@ -61,7 +61,7 @@ def cut(values, data):
     st.none() | st.integers(1, 200),
     st.data(),
 )
-def test_what_was_written_is_read_again(rows, format_, roll_rows, roll_bytes, data):
+def test_written_files_are_read_back_equal(rows, format_, roll_rows, roll_bytes, data):
     values = [row["text"] for row in rows] if format_ == "text" else rows
     with tempfile.TemporaryDirectory() as directory:
         sink = FileSink(directory, format_, roll_rows=roll_rows, roll_bytes=roll_bytes)
@@ -86,7 +86,7 @@ def test_every_subtask_has_files_of_its_own(tmp_path):
     assert names(tmp_path / "new" / "directory") == [f"part-0000{n}-00000.txt" for n in range(3)]
 
 
-def test_nothing_is_seen_before_it_is_complete(tmp_path):
+def test_files_are_invisible_until_they_are_complete(tmp_path):
     one = opened(FileSink(tmp_path, roll_rows=2))
     one.write(["to", "be", "or"])
     assert all(name.startswith(".") for name in names(tmp_path))

@@ -44,7 +44,7 @@ def test_print(prefix, subtask, parallelism, begin):
     assert stream.getvalue() == f"{begin}to\n{begin}2\n"
 
 
-def test_print_goes_to_what_stdout_is_by_then(capsys):
+def test_print_writes_to_the_stdout_of_the_time_of_writing(capsys):
     sink = PrintSink()
     sink.open(place())
     sink.write(["to be"])
@@ -149,7 +149,7 @@ def test_for_each_takes_a_map_function_but_nothing_that_cannot_be_called():
         ForEachSink(Function())
 
 
-def test_what_a_function_raises_names_the_operator():
+def test_an_error_of_a_function_names_the_operator():
     raised = pytest.raises(UserCodeError, match="SinkOperator, subtask 0: ZeroDivisionError")
     with OperatorHarness(SinkOperator(ForEachSink(lambda value: 1 / value))) as harness, raised:
         harness.process([0])

@@ -326,7 +326,7 @@ def test_large_parquet_row_groups_come_in_small_batches(tmp_path):
         everything(FileSource(tmp_path, "parquet", columns=["k"]))
 
 
-def test_what_is_no_parquet_is_named(tmp_path):
+def test_a_file_that_is_no_parquet_is_named(tmp_path):
     (tmp_path / "a.parquet").write_text("to be or not")
     with pytest.raises(OSError, match=r"a.parquet cannot be read as Parquet"):
         FileSource(tmp_path, "parquet").splits(1)

@@ -116,13 +116,13 @@ def free_port():
 
 
 @pytest.mark.parametrize(("retries", "text"), [(0, "socket: "), (2, "socket after 3 tries: ")])
-def test_nobody_there(retries, text):
+def test_a_refused_connection_is_an_error_after_the_retries(retries, text):
     source = SocketTextSource("127.0.0.1", free_port(), retries=retries, retry_seconds=0.001)
     with pytest.raises(TransportError, match=f"no lines from the {text}.*refused.*127.0.0.1:"):
         list(results(source.read(source.splits(1)[0], 0, None)))
 
 
-def test_a_server_that_comes_late_is_found():
+def test_a_server_that_starts_late_is_connected_by_a_retry():
     port = free_port()
     source = SocketTextSource("127.0.0.1", port, retries=-1, retry_seconds=0.001)
     lines = source.read(source.splits(1)[0], 0, None)

@@ -127,7 +127,7 @@ def test_whether_a_source_ends(source, bounded):
     assert source.fed is isinstance(source, DataFrameSource)
 
 
-def test_an_iterable_s_wait_goes_on_after_what_came_before_it():
+def test_a_wait_of_an_iterable_follows_the_values_before_it():
     def slow():
         yield 1
         yield Wait(9)

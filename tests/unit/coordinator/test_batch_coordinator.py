@@ -127,7 +127,7 @@ def leave(*workers, keep):
 
 
 @pytest.mark.spec("P6", "T4")
-def test_regions_run_one_after_another_and_the_end_is_told():
+def test_regions_run_one_after_another_and_workers_are_closed_at_the_end():
     with BatchSite() as site:
         first, second = site.all_workers()
         assert deployed(first, 0) == DeployRegion(0, 0, 1, [0], [])
@@ -216,7 +216,7 @@ def test_the_last_failure_is_the_cause_when_there_were_enough():
             site.job.await_termination(PATIENCE_S)
 
 
-def test_what_is_the_same_every_time_is_tried_once():
+def test_a_deterministic_failure_is_not_retried():
     with BatchSite() as site:
         first, second = site.all_workers()
         fail(first, InsufficientBuffers("needs 5, has 4"))
@@ -225,7 +225,7 @@ def test_what_is_the_same_every_time_is_tried_once():
             site.job.await_termination(PATIENCE_S)
 
 
-def test_who_fails_because_another_is_lost_does_not_pay_for_it():
+def test_a_failure_caused_by_a_lost_worker_does_not_count_as_a_try():
     with BatchSite(attempts=2) as site:
         first, second = site.all_workers()
         for worker in (first, second):
@@ -242,7 +242,7 @@ def test_who_fails_because_another_is_lost_does_not_pay_for_it():
         assert site.job.status is JobStatus.RUNNING
 
 
-def test_who_fails_though_nobody_is_lost_is_run_again(monkeypatch):
+def test_a_region_with_a_failed_producer_is_run_again_if_no_worker_is_lost(monkeypatch):
     monkeypatch.setattr(batch, "_LOSS_NOTICED_S", 0.01)
     with BatchSite() as site:
         first, _ = site.all_workers()
@@ -254,7 +254,7 @@ def test_who_fails_though_nobody_is_lost_is_run_again(monkeypatch):
 
 
 @pytest.mark.spec("T4")
-def test_what_has_finished_is_not_run_again_after_a_worker_is_lost():
+def test_finished_regions_are_not_run_again_after_a_worker_is_lost():
     with BatchSite() as site:
         first, second = site.all_workers()
         for worker in (first, second):
@@ -282,7 +282,7 @@ def test_what_has_finished_is_not_run_again_after_a_worker_is_lost():
         assert "run again: count, subtask 0; count, subtask 1" in site.texts
 
 
-def test_what_nobody_finds_is_made_again_and_what_is_stale_is_removed_first():
+def test_missing_partitions_are_made_again_after_stale_ones_are_removed():
     with BatchSite() as site:
         first, second = site.all_workers()
         finish(first, 0)
@@ -296,7 +296,7 @@ def test_what_nobody_finds_is_made_again_and_what_is_stale_is_removed_first():
         assert not [one for one in first.heard if isinstance(one, DeployRegion)]
 
 
-def test_what_finishes_while_others_leave_counts():
+def test_a_region_that_finishes_while_workers_leave_counts_as_finished():
     with BatchSite() as site:
         first, second = site.all_workers()
         deployed(first, 0)
@@ -321,7 +321,7 @@ def test_a_worker_of_an_earlier_attempt_is_a_stranger():
         assert deployed(workers[0], 0, run=2)
 
 
-def test_nobody_is_let_in_while_the_others_leave():
+def test_registrations_are_refused_while_workers_leave():
     with BatchSite(batch_plan(driver=True)) as site:
         first, second = site.worker(0), site.worker(1)
         wait_until(lambda: all(one.pid for one in site.job.last_progress.workers[:2]), "two registrations")
@@ -334,7 +334,7 @@ def test_nobody_is_let_in_while_the_others_leave():
         site.next_attempt()
 
 
-def test_who_does_not_leave_is_not_waited_for():
+def test_a_worker_that_does_not_leave_in_time_does_not_block_the_next_attempt():
     with BatchSite(goodbye_timeout_s=0.05) as site:
         first, second = site.all_workers()
         deployed(first, 0)
@@ -467,7 +467,7 @@ def finished_but_for_the_driver(site):
     return first, second, driver
 
 
-def test_what_the_driver_prints_needs_nobody_else():
+def test_the_driver_prints_without_the_other_workers():
     with BatchSite(batch_plan(driver=True)) as site:
         first, second, driver = finished_but_for_the_driver(site)
         finish(driver, 2, subtask=0)
@@ -545,7 +545,7 @@ def test_cancel_while_the_others_leave_is_the_end():
         assert site.coordinator.next_attempt(ATTEMPT) is None
 
 
-def test_who_has_left_with_its_files_is_told_to_remove_them():
+def test_a_worker_that_left_with_its_files_removes_them_after_cancel():
     with BatchSite(batch_plan(driver=True)) as site:
         first, second, driver = site.all_workers()
         deployed(first, 0)
@@ -574,7 +574,7 @@ def test_cancel_while_new_workers_come_is_the_end():
         assert site.coordinator.next_attempt(site.attempt) is None
 
 
-def test_who_waits_for_another_attempt_hears_of_the_end():
+def test_closing_wakes_a_thread_that_waits_for_the_next_attempt():
     with BatchSite() as site:
         found = []
         waiting = threading.Thread(target=lambda: found.append(site.coordinator.next_attempt(ATTEMPT)))
@@ -603,7 +603,7 @@ def test_who_waits_for_another_attempt_hears_of_the_end():
     ],
     ids=repr,
 )
-def test_a_worker_that_lies_is_lost(lie):
+def test_a_worker_that_sends_invalid_messages_is_lost(lie):
     with BatchSite() as site:
         first, second = site.all_workers()
         deployed(first, 0)

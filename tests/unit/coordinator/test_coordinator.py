@@ -86,7 +86,7 @@ def test_a_job_for_which_one_worker_has_too_little_memory_is_not_deployed_anywhe
             assert Deploy() not in worker.heard
 
 
-def test_nobody_leaves_before_all_are_done_and_then_all_do():
+def test_workers_leave_when_all_workers_are_done():
     with Site() as site:
         first, second = running(site)
         first.say(Done(), WorkerReport(0, []))
@@ -144,7 +144,7 @@ def test_readers_of_a_partition_are_wired_when_it_can_be_read_and_once(kind, rea
     ],
     ids=repr,
 )
-def test_a_worker_speaks_of_its_own_tasks_only(lie):
+def test_a_message_about_tasks_of_another_worker_is_refused(lie):
     with Site() as site:
         first, second = running(site)
         first.say(lie)
@@ -189,7 +189,7 @@ def test_the_first_of_two_failures_is_the_cause():
             site.job.await_termination(PATIENCE_S)
 
 
-def test_who_fails_because_another_did_is_not_the_cause():
+def test_a_failed_producer_is_the_cause_not_the_failure_of_its_consumer():
     with Site() as site:
         first, second = running(site)
         first.say(Failed.of(ProducerFailed("its producer failed")))
@@ -213,7 +213,7 @@ def test_a_lost_worker_fails_the_job_and_is_named():
         assert caught.value.peer == f"127.0.0.1:{os.getpid()}"
 
 
-def test_a_lost_worker_says_more_than_who_missed_it():
+def test_a_lost_worker_is_the_cause_not_the_failed_connection_to_it():
     with Site() as site:
         first, second = running(site)
         second.say(Failed.of(TransportError("connection reset", peer="10.0.0.7:7077")))
@@ -225,7 +225,7 @@ def test_a_lost_worker_says_more_than_who_missed_it():
         assert "connection reset" in caught.value.__notes__[0]
 
 
-def test_who_leaves_without_done_is_lost():
+def test_a_worker_that_leaves_without_done_is_lost():
     with Site(plan_of(1)) as site:
         [worker] = running(site)
         worker.link.close()
@@ -264,7 +264,7 @@ def test_the_time_limit_for_registrations_is_kept():
         site.job.await_termination(PATIENCE_S)
 
 
-def test_who_proves_itself_and_does_not_register_is_missing():
+def test_an_authenticated_worker_that_does_not_register_is_missing():
     with Site() as site:
         silent = site.worker(0, register=False)
         time_is_over(site)
@@ -273,7 +273,7 @@ def test_who_proves_itself_and_does_not_register_is_missing():
         assert silent.wait_lost() is None
 
 
-def test_a_worker_may_fail_before_all_are_there_and_who_comes_late_is_told():
+def test_a_worker_that_registers_after_a_failure_is_cancelled_with_its_cause():
     with Site() as site:
         first = site.worker(0)
         first.say(Failed.of(BROKE), Done())
@@ -295,7 +295,7 @@ def test_the_host_may_let_the_job_fail():
             site.job.await_termination(PATIENCE_S)
 
 
-def test_who_does_not_leave_is_not_waited_for(caplog):
+def test_a_worker_that_does_not_leave_in_time_is_closed_and_logged(caplog):
     with Site(goodbye_timeout_s=0.05) as site:
         first, second = running(site)
         first.say(Failed.of(BROKE), Done())
@@ -327,7 +327,7 @@ def test_cancel_stops_all_workers_and_waits_for_them():
         assert site.job.cancel(), "that changes nothing"
 
 
-def test_what_fails_in_a_job_that_is_cancelled_does_not_matter():
+def test_a_failure_in_a_cancelled_job_is_ignored():
     with Site() as site:
         first, second = running(site)
         assert not site.job.cancel(wait=False)
@@ -339,7 +339,7 @@ def test_what_fails_in_a_job_that_is_cancelled_does_not_matter():
         assert site.job.status is JobStatus.CANCELLED
 
 
-def test_a_job_may_be_cancelled_before_anybody_has_come():
+def test_a_job_can_be_cancelled_before_any_worker_registers():
     with Site() as site:
         assert site.job.cancel(timeout_s=PATIENCE_S)
         assert wait_cancelled(site.worker(0)) == "cancelled by its user"

@@ -74,7 +74,7 @@ def test_partitions_are_a_count():
         (JobStatus.FAILED, "the job has failed", "error"),
     ],
 )
-def test_the_end_is_said(status, text, level):
+def test_the_end_of_the_job_is_the_last_event(status, text, level):
     log = log_of()
     log.over(status)
     (event,) = log.events()
@@ -106,7 +106,7 @@ def test_a_large_job_fits_in():
     assert len(log.events()) == 4
 
 
-def test_tasks_that_are_run_again_are_said_again():
+def test_tasks_that_are_run_again_have_new_events():
     log = log_of(2)
     moved(log, TaskState.RUNNING, 0, 1)
     moved(log, TaskState.FINISHED, 0)
@@ -123,7 +123,7 @@ def test_tasks_that_are_run_again_are_said_again():
     ]
 
 
-def test_what_other_workers_run_is_said_again():
+def test_tasks_run_by_new_workers_have_new_events():
     log = log_of(2)
     moved(log, TaskState.RUNNING, 0, 1)
     moved(log, TaskState.FINISHED, 0)

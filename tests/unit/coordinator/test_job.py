@@ -14,7 +14,7 @@ def new_job(cancel=lambda reason: None):
     return Job(JobId("1"), "etl", progress=lambda: "figures", cancel=cancel)
 
 
-def test_who_waits_is_told_of_the_end():
+def test_the_end_of_a_job_wakes_all_waiting_threads():
     job = new_job()
     waiting = [Thread(lambda: job.await_termination(PATIENCE_S)) for _ in range(3)]
     job.begin()
@@ -22,7 +22,7 @@ def test_who_waits_is_told_of_the_end():
     assert [one.end() for one in waiting] == [True, True, True]
 
 
-def test_who_waits_for_a_job_that_fails_gets_its_cause_and_so_does_who_comes_later():
+def test_waiting_for_a_failed_job_raises_its_cause_also_later():
     job = new_job()
     waiting = Thread(lambda: job.await_termination(PATIENCE_S))
     cause = ConfigError("wrong")
@@ -112,7 +112,7 @@ def test_any_other_error_is_named():
     assert str(Failed.of(ValueError("odd")).error()) == "ValueError: odd"
 
 
-def test_a_long_story_is_cut_where_it_matters_least():
+def test_a_long_error_keeps_the_start_of_its_text_and_the_end_of_its_trace():
     error = UserCodeError("x" * 10**6, operator="map", subtask=0, trace="y" * 10**6 + "the end")
     failed = Failed.of(error)
     assert len(failed.text) < 10**5

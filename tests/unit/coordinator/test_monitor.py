@@ -85,7 +85,7 @@ def test_a_view_has_the_graph_the_figures_the_settings_and_the_events():
         assert JobView.from_json(view.to_json()) == view
 
 
-def test_the_past_comes_where_it_is_asked_for():
+def test_the_timeline_is_part_of_a_view_on_request():
     with Site(plan_of(1)) as site:
         (worker,) = running(site)
         now_ms = site.job.view().at_ms
@@ -105,7 +105,7 @@ def test_the_past_comes_where_it_is_asked_for():
                 site.job.timeline(**wrong)
 
 
-def test_a_job_that_has_failed_says_of_what():
+def test_a_failed_job_shows_its_error_in_view_and_events():
     with Site(plan_of(1)) as site:
         (worker,) = running(site)
         worker.say(Failed.of(BROKE), Done())
@@ -118,7 +118,7 @@ def test_a_job_that_has_failed_says_of_what():
 
 
 @pytest.mark.parametrize("who", ["user", "driver"])
-def test_a_job_that_was_cancelled_says_why(who):
+def test_a_cancelled_job_has_an_event_with_the_reason(who):
     with Site(plan_of(1)) as site:
         (worker,) = running(site)
         if who == "user":
@@ -133,7 +133,7 @@ def test_a_job_that_was_cancelled_says_why(who):
         assert site.job.view().error is None
 
 
-def test_who_does_not_leave_in_time_is_named():
+def test_workers_that_do_not_leave_in_time_are_named():
     with Site(plan_of(1), goodbye_timeout_s=0.05) as site:
         running(site)
         site.job.cancel()
@@ -221,7 +221,7 @@ def test_why_is_asked_with_the_past_of_every_vertex_and_with_samples_if_the_answ
 
 
 @pytest.mark.parametrize("cause", [Cause.NONE, Cause.SOURCE, Cause.HOT_KEY, Cause.NETWORK])
-def test_why_does_not_sample_where_figures_say_all(doctor, cause):
+def test_why_does_not_sample_if_the_cause_needs_no_samples(doctor, cause):
     with Site(plan_of(1)) as site:
         (worker,) = running(site)
         doctor.causes += [cause]
@@ -229,7 +229,7 @@ def test_why_does_not_sample_where_figures_say_all(doctor, cause):
         assert not [one for one in worker.heard if isinstance(one, SampleStacks)]
 
 
-def test_why_has_an_answer_also_when_nobody_answers_and_when_the_job_ends_meanwhile(doctor):
+def test_why_answers_without_samples_if_the_job_ends_meanwhile(doctor):
     with Site(plan_of(1)) as site:
         (worker,) = running(site)
         doctor.causes += [Cause.CPU]
@@ -240,7 +240,7 @@ def test_why_has_an_answer_also_when_nobody_answers_and_when_the_job_ends_meanwh
         assert site.job.why() is site.job.view().diagnosis, "of a job that is over: what was said last"
 
 
-def test_why_does_not_say_that_a_job_is_over_which_ends_while_it_is_sampled(doctor, monkeypatch):
+def test_why_describes_the_running_job_if_it_ends_during_sampling(doctor, monkeypatch):
     with Site(plan_of(1)) as site:
         (worker,) = running(site)
         doctor.causes += [Cause.CPU, Cause.CPU]
@@ -268,7 +268,7 @@ def test_why_of_a_job_that_is_over_and_was_not_asked_before(doctor):
         assert site.job.view().diagnosis is None
 
 
-def test_a_view_is_what_it_was_however_long_it_is_kept():
+def test_a_view_does_not_change_after_it_was_returned():
     with Site(plan_of(1)) as site:
         before = site.job.view()
         (worker,) = running(site)

@@ -93,7 +93,7 @@ def test_all_workers_are_asked_as_set_and_their_answers_are_put_together():
 
 
 @pytest.mark.spec("B1")
-def test_nobody_is_asked_unasked_and_an_answer_is_good_until_it_is_refreshed():
+def test_workers_are_sampled_on_request_and_the_answer_is_kept_until_a_refresh():
     with begun(1) as (site, (worker,)):
         assert site.job.view().pressure is None
         assert requests(worker) == []
@@ -111,7 +111,7 @@ def test_nobody_is_asked_unasked_and_an_answer_is_good_until_it_is_refreshed():
         assert [one.request for one in requests(worker)] == [1, 2]
 
 
-def test_without_a_time_to_keep_it_every_look_samples():
+def test_with_a_keep_time_of_zero_every_call_samples():
     with begun(1, backpressure__refresh="0 s") as (site, (worker,)):
         for number in (1, 2):
             asking = Thread(site.job.pressure)
@@ -119,7 +119,7 @@ def test_without_a_time_to_keep_it_every_look_samples():
             asking.end()
 
 
-def test_who_asks_at_the_same_time_shares_a_round():
+def test_concurrent_callers_share_a_round():
     with begun(1) as (site, (worker,)):
         asking = [Thread(lambda: site.job.pressure(refresh=True)) for _ in range(3)]
         request_to(worker)
@@ -131,7 +131,7 @@ def test_who_asks_at_the_same_time_shares_a_round():
         assert len(requests(worker)) == 1
 
 
-def test_who_does_not_answer_in_time_is_left_out_and_named():
+def test_a_worker_that_does_not_answer_in_time_is_left_out_and_named():
     with begun(late_s=0.2) as (site, (first, second)):
         asking = Thread(site.job.pressure)
         answer(first, samples(0, 0, 1))
@@ -147,12 +147,12 @@ def test_who_does_not_answer_in_time_is_left_out_and_named():
         assert site.job.status is JobStatus.RUNNING
 
 
-def test_when_nobody_answers_that_is_said():
+def test_a_round_without_answers_is_an_error():
     with begun(1, late_s=0.0) as (site, _), pytest.raises(HeadgateError, match="no worker that answered in time"):
         site.job.pressure()
 
 
-def test_a_round_that_nobody_waits_for_any_more_is_in_nobodys_way():
+def test_an_abandoned_round_does_not_block_the_next():
     with begun(1, late_s=0.0) as (site, (worker,)):
         site.sampling._round = site.sampling._new_locked()  # as one leaves it who was interrupted
         wait_until(lambda: site.sampling._round.deadline_s < site.sampling._new_locked().deadline_s - 0.05, "its end")
@@ -194,7 +194,7 @@ def test_the_end_of_the_job_ends_the_wait(end):
             site.job.pressure()
 
 
-def test_while_a_job_is_being_stopped_nobody_is_asked():
+def test_no_worker_is_sampled_while_the_job_stops():
     with begun(1) as (site, (worker,)):
         site.job.cancel(wait=False)
         worker.wait(lambda: any(isinstance(one, Cancel) for one in worker.heard), "Cancel")
@@ -202,7 +202,7 @@ def test_while_a_job_is_being_stopped_nobody_is_asked():
         assert requests(worker) == []
 
 
-def test_what_was_found_can_still_be_asked_for_when_the_job_is_over():
+def test_the_last_samples_are_kept_when_the_job_is_over():
     with begun(1) as (site, (worker,)):
         asking = Thread(site.job.pressure)
         answer(worker, samples(0, 0, 4))
@@ -277,7 +277,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
-def test_what_cannot_be_is_refused(bad):
+def test_invalid_samples_are_refused(bad):
     with begun() as (site, (first, second)):
         asking = Thread(site.job.pressure)
         request_to(second)
@@ -301,7 +301,7 @@ def test_an_answer_twice_is_refused():
         assert len(asking.end().vertices) == 1
 
 
-def test_samples_that_nobody_asked_for_are_refused():
+def test_unrequested_samples_are_refused():
     with begun() as (site, (first, second)):
         first.say(StackSamples(1, []))
         leave_when_told(second)

@@ -108,7 +108,7 @@ def test_one_attempt_is_no_second_try():
     assert cluster.fail(1) is FAIL_JOB
 
 
-def test_what_the_host_hands_over_needs_new_workers():
+def test_a_region_fed_by_the_host_needs_new_workers_after_a_failure():
     cluster = cluster_of(word_count(fed=True))
     cluster.start()
     cluster.finish(1)
@@ -158,7 +158,7 @@ def test_the_loss_of_the_driver_before_it_delivers():
     assert [start.region for start in cluster.start()] == [Region(3, 0)], "it was fetched"
 
 
-def test_after_a_loss_only_what_is_missing_is_run():
+def test_after_a_loss_only_unfinished_regions_are_run():
     cluster = cluster_of(word_count())
     cluster.start()
     finish_all(cluster)
@@ -174,7 +174,7 @@ def test_after_a_loss_only_what_is_missing_is_run():
     assert start.places == {Partition(0, 0, 0): 0, Partition(0, 0, 1): 1}, "each from its own worker"
 
 
-def test_what_is_nowhere_is_made_again_and_its_readers_read_it_again():
+def test_a_missing_partition_is_made_again_and_its_readers_are_run_again():
     cluster = cluster_of(word_count())
     cluster.start()
     finish_all(cluster)
@@ -203,7 +203,7 @@ def test_an_older_version_on_another_machine_does_not_count():
     assert [start.region for start in cluster.start()] == [Region(0, 0)]
 
 
-def test_what_nobody_said_has_finished_is_made_again():
+def test_a_partition_not_reported_as_finished_is_made_again():
     cluster = cluster_of(word_count(parallelism=1))
     cluster.start()
     cluster.write(0)
@@ -214,7 +214,7 @@ def test_what_nobody_said_has_finished_is_made_again():
     assert cluster.schedule.again == (Region(0, 0),)
 
 
-def test_only_its_own_worker_removes_what_is_written_again():
+def test_only_the_worker_of_a_region_removes_a_partition_that_is_written_again():
     """The others of its machine may be slow to do so."""
     cluster = cluster_of(word_count())
     cluster.start()
@@ -226,7 +226,7 @@ def test_only_its_own_worker_removes_what_is_written_again():
     assert renewed.begin() == [(1, Partition(0, 0, 1))]
 
 
-def test_what_was_to_be_removed_when_workers_left_is_removed_by_the_next():
+def test_pending_removals_are_done_by_the_workers_of_the_next_attempt():
     cluster = cluster_of(word_count(printed=True))
     for _ in range(2):
         cluster.start()
@@ -239,7 +239,7 @@ def test_what_was_to_be_removed_when_workers_left_is_removed_by_the_next():
     assert cluster.disks["here"].keys() == {Partition(2, 0, 0)}
 
 
-def test_what_is_made_again_but_was_fetched_before_is_removed_at_once():
+def test_a_partition_made_again_is_removed_at_once_if_the_driver_has_fetched_it():
     graph = StreamGraph()
     words = graph.add("words", PassOn, source=Numbers())
     graph.add("print", PassOn, inputs=[Edge(words)], in_driver=True)
@@ -258,7 +258,7 @@ def test_what_is_made_again_but_was_fetched_before_is_removed_at_once():
     assert cluster.disks["here"].keys() == {Partition(0, 1, 0), Partition(1, 0, 0)}
 
 
-def test_a_run_that_was_told_to_leave_has_not_failed():
+def test_a_cancelled_run_does_not_count_as_failed():
     cluster = cluster_of(word_count(), attempts=2)
     cluster.start()
     assert cluster.lose(1) is NEW_ATTEMPT
@@ -326,7 +326,7 @@ def test_a_worker_is_needed_while_others_read_from_it():
     assert cluster.lose(1) is IGNORE
 
 
-def test_names_that_nobody_knows_are_no_partitions():
+def test_unknown_partition_names_are_ignored():
     schedule = RegionSchedule(Regions(word_count()), attempts=3)
     names = [Partition(7, 0, 0), Partition(0, 3, 0), Partition(0, 0, 9), Partition(0, 0, -1), Partition(2, 0, 0)]
     schedule.found(0, names)
@@ -334,7 +334,7 @@ def test_names_that_nobody_knows_are_no_partitions():
     assert len(schedule.starts()) == 2
 
 
-def test_regions_that_nobody_knows_change_nothing():
+def test_unknown_regions_are_ignored():
     cluster = cluster_of(word_count())
     cluster.start()
     assert cluster.schedule.finished(Region(9, 0), 1) == []

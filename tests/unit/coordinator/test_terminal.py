@@ -109,7 +109,7 @@ def test_no_line_is_wider_than_the_terminal_and_there_are_not_too_many():
     assert "[b]" in text, "names are not markup"
 
 
-def test_it_is_quiet_where_there_is_no_terminal():
+def test_nothing_is_drawn_without_a_terminal():
     stream = io.StringIO()
     with show_progress(running_job(vertex()), stream=stream):
         assert not isinstance(sys.stderr, _StreamProxy)
@@ -117,14 +117,14 @@ def test_it_is_quiet_where_there_is_no_terminal():
 
 
 @pytest.mark.parametrize("kind", ["dumb", ""])
-def test_it_is_quiet_in_a_terminal_that_cannot_move_its_cursor(kind, terminal, monkeypatch):
+def test_nothing_is_drawn_in_a_terminal_that_cannot_move_its_cursor(kind, terminal, monkeypatch):
     monkeypatch.setenv("TERM", kind)
     monkeypatch.setattr(sys, "stderr", terminal.stream)
     with show_progress(running_job(vertex())):
         assert sys.stderr is terminal.stream
 
 
-def test_it_is_quiet_when_told_so(terminal, monkeypatch):
+def test_nothing_is_drawn_if_progress_is_disabled(terminal, monkeypatch):
     monkeypatch.setattr(sys, "stderr", terminal.stream)
     with show_progress(running_job(vertex()), enabled=False):
         assert sys.stderr is terminal.stream
@@ -155,7 +155,7 @@ def test_ctrl_c_leaves_the_terminal_clean(terminal, monkeypatch):
     assert "headgate-progress" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_what_others_print_stands_above_the_view_and_is_not_changed(terminal, monkeypatch):
+def test_printed_output_is_shown_unchanged_above_the_view(terminal, monkeypatch):
     monkeypatch.setattr(sys, "stderr", terminal.stream)
     monkeypatch.setattr(sys, "stdout", terminal.stream)
     with show_progress(running_job(vertex())):

@@ -118,7 +118,7 @@ def test_none_is_a_value_like_any_other():
     assert value.value() is None
 
 
-def test_what_a_list_or_a_map_gives_is_the_callers_own():
+def test_list_and_map_state_return_copies():
     state = KeyedState()
     state.key = "a"
     values, items = state.list("list"), state.map("map")
@@ -131,7 +131,7 @@ def test_what_a_list_or_a_map_gives_is_the_callers_own():
     assert items.is_empty()
 
 
-def test_values_that_were_given_to_a_list_may_be_changed_by_who_gave_them():
+def test_list_state_copies_the_list_it_is_given():
     state = KeyedState()
     state.key = "a"
     given = [1]
@@ -171,7 +171,7 @@ def test_a_reduce_function_object_will_do():
     assert longest.get() == "question"
 
 
-def test_state_without_a_key_at_hand_says_so():
+def test_state_outside_a_call_with_a_key_is_an_error():
     state = KeyedState()
     for use in (state.value("v").value, state.list("l").get, state.map("m").items, lambda: state.value("v").update(1)):
         with pytest.raises(TypeError, match="no value is at hand"):

@@ -59,7 +59,7 @@ def test_assigners_travel_with_the_plan() -> None:
     assert pickle.loads(pickle.dumps(EVERY)) == EVERY
 
 
-def test_what_is_refused() -> None:
+def test_invalid_sizes_and_offsets_are_refused() -> None:
     for size, slide in ((0, 1), (1, 0), (-1, 1)):
         with pytest.raises(ValueError, match="above 0"):
             SlidingEventTimeWindows.of(size, slide)

@@ -41,7 +41,7 @@ def test_the_longest_way_counts(ways, depths):
     assert [depth_of(made, exchange) for exchange in made.exchanges] == depths
 
 
-def test_what_is_on_disk_has_no_depth():
+def test_blocking_exchanges_have_depth_zero():
     made = plan([(0, 1), (1, 2), (2, 3), (3, 4)], blocking={1, 3})
     assert [depth_of(made, exchange) for exchange in made.exchanges] == [0, 0, 0, 0]
 

@@ -56,7 +56,7 @@ network buffers of 32 KiB that each worker needs, of 32 that it has:
 
 
 @pytest.mark.spec("M5")
-def test_what_is_lacking_is_said():
+def test_missing_buffers_are_shown_per_worker():
     text = explain_text(plan_of(word_count()), memory_bytes=5 * 32 * 1024)
     assert "of 5 that it has" in text
     assert "workers 0, 1: 7 = 3 (lines -> words) + 4 (count): 2 too few" in text
@@ -120,7 +120,7 @@ def test_a_serializer_of_the_users_own_and_a_buffer_timeout():
     assert "<- [0] shuffle, Hex, buffer timeout 5 ms" in explain_text(plan, memory_bytes=MIB)
 
 
-def test_what_no_serializer_fits_is_said():
+def test_an_exchange_without_a_serializer_is_shown():
     graph = StreamGraph()
     numbers = graph.add("numbers", PassOn, source=object(), hint="nonesuch")
     graph.add("map", PassOn, inputs=[Edge(numbers, Ship(ShipKind.HASH_COLUMNS, columns=("a", "b")))])
@@ -186,7 +186,7 @@ def test_batch_as_mermaid(batch_plan):
     assert sum(line.startswith("    subgraph s") for line in lines) == 4
 
 
-def test_streaming_chosen_by_auto_is_said():
+def test_streaming_chosen_by_auto_is_shown():
     graph = StreamGraph()
     graph.add("clicks", PassOn, source=Numbers(bounded=False))
     plan = plan_of(graph, settings=load_settings(code={"execution.runtime_mode": "AUTO"}, environ={}))

@@ -84,7 +84,7 @@ def test_one_output_to_several_operators_of_the_same_chain(graph):
     ]
 
 
-def test_a_hash_begins_a_vertex_and_the_exchange_says_where_from(graph):
+def test_a_hash_begins_a_vertex_and_the_exchange_names_its_producing_operator(graph):
     mapped = after(graph, "map", source(graph))
     mapped.hint, mapped.buffer_timeout = str, BufferTimeout.parse("5ms")
     after(graph, "count", mapped, ship=Ship(HASH, key=len))
@@ -219,7 +219,7 @@ def test_a_plan_to_look_at_asks_for_no_splits(graph):
     assert planned(graph, splits=False).vertices[0].operators[0].splits == ()
 
 
-def test_what_splits_raises_is_raised_with_the_name(graph):
+def test_an_error_of_splits_is_raised_with_the_name_of_the_source(graph):
     class Broken(Numbers):
         def splits(self, parallelism):
             raise FileNotFoundError("no such directory")
@@ -307,7 +307,7 @@ def test_batch_refuses_a_source_without_an_end_by_name(graph):
         planned(graph, settings=BATCH)
 
 
-def test_what_sinks_in_the_driver_read_is_fetched_first_in_batch(graph):
+def test_in_batch_the_driver_fetches_the_input_of_its_sinks_first(graph):
     numbers, words = source(graph, "numbers", hint=int), source(graph, "words", hint=str)
     after(graph, "print", numbers, in_driver=True)
     after(graph, "print all", numbers, words, in_driver=True)

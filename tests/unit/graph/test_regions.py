@@ -27,7 +27,7 @@ def stages(plan):
     return [[plan.vertex(one).name for one in stage.vertices] for stage in Regions(plan).stages]
 
 
-def test_what_is_forwarded_to_one_reader_is_one_stage(graph):
+def test_vertices_connected_by_forward_are_one_stage(graph):
     first = source(graph)
     left = after(graph, "left", first)
     after(graph, "further", left)
@@ -38,7 +38,7 @@ def test_what_is_forwarded_to_one_reader_is_one_stage(graph):
     assert [exchange.blocking for exchange in plan.exchanges] == [False, False, False, True]
 
 
-def test_who_reads_two_exchanges_begins_a_stage(graph):
+def test_a_vertex_with_two_exchanges_begins_a_stage(graph):
     first, second = source(graph, "first"), source(graph, "second")
     both = after(graph, "both", first, second)
     after(graph, "end", both)
@@ -95,7 +95,7 @@ def test_readers_and_writers_agree(graph):
     assert [one.subtask for one in regions.inputs(Region(1, 0))] == [0, 1]
 
 
-def test_pipelined_partitions_are_nobodys_business(graph):
+def test_regions_do_not_know_pipelined_partitions(graph):
     after(graph, "end", source(graph))
     regions = Regions(planned(graph))
     assert regions.outputs(Region(0, 0)) == ()

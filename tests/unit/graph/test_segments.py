@@ -41,7 +41,7 @@ def test_records_keep_the_default(hint: object) -> None:
         load_settings(code={"memory.segment_size": "32 KiB"}, environ={}),  # the default, but configured
     ],
 )
-def test_what_the_user_says_stays(settings: Settings) -> None:
+def test_a_segment_size_set_by_the_user_is_kept(settings: Settings) -> None:
     plan = plan_of(2, pa.RecordBatch, settings)
     assert with_fitting_segments(plan) is plan
 
@@ -54,7 +54,7 @@ def test_little_memory_keeps_them_small() -> None:
 
 
 @pytest.mark.parametrize("hint", [None, str, pa.RecordBatch])
-def test_in_batch_all_have_large_ones(hint: object) -> None:
+def test_in_batch_all_segments_are_large(hint: object) -> None:
     settings = with_fitting_segments(replace(plan_of(2, hint), batch=True)).settings
     assert settings.memory.segment_size == 256 * KIB
     assert settings.origin("memory.segment_size") == "chosen for BATCH"

@@ -104,7 +104,7 @@ def seen(taken):
 
 
 @pytest.mark.spec("G1")
-def test_channels_take_turns():
+def test_channels_are_polled_round_robin():
     with Inputs(3) as inputs:
         gate = inputs.gate(0, 1, 2)
         inputs.write(0, b"a", b"b", b"c", b"d")
@@ -116,7 +116,7 @@ def test_channels_take_turns():
 
 
 @pytest.mark.spec("G1")
-def test_a_channel_stands_in_the_queue_once():
+def test_a_channel_is_queued_once():
     with Inputs(2) as inputs:
         gate = inputs.gate(0, 1)
         for _ in range(2):
@@ -172,7 +172,7 @@ def test_a_gate_is_finished_when_every_channel_has_ended():
 
 
 @pytest.mark.spec("G1", "T2")
-def test_a_blocking_read_sleeps_until_there_is_data():
+def test_a_blocking_read_blocks_until_there_is_data():
     sync = HookedSync(lambda _: inputs.write(1, b"a"))
     with Inputs(2, sync=sync) as inputs:
         gate = inputs.gate(0, 1)
@@ -191,7 +191,7 @@ def test_a_reader_in_another_thread_is_woken():
 
 
 @pytest.mark.spec("G1")
-def test_a_read_with_data_at_hand_does_not_sleep():
+def test_a_read_with_queued_data_does_not_block():
     sync = HookedSync(lambda _: pytest.fail("asleep with data at hand"))
     with Inputs(1, sync=sync) as inputs:
         gate = inputs.gate(0)
@@ -221,7 +221,7 @@ def test_data_that_comes_with_the_deadline_is_delivered():
 
 
 @pytest.mark.spec("G1", "W4")
-def test_before_wait_is_called_exactly_when_about_to_sleep():
+def test_before_wait_is_called_only_before_the_reader_blocks():
     called = []
     sync = HookedSync(lambda _: (called.append("asleep"), inputs.write(0, b"b", b"c")))
     with Inputs(1, sync=sync) as inputs:
@@ -260,7 +260,7 @@ def test_waiting_is_counted_as_idle():
 
 
 @pytest.mark.spec("G1")
-def test_who_finds_nothing_helps_the_network_before_it_sleeps_or_flushes():
+def test_a_read_without_data_polls_the_network_before_it_flushes_or_blocks():
     states = []
 
     class Helped(HookedSync):
@@ -305,7 +305,7 @@ def test_a_union_numbers_channels_behind_one_another():
 
 
 @pytest.mark.spec("G2", "G1")
-def test_gates_of_a_union_take_turns_and_so_do_their_channels():
+def test_gates_of_a_union_and_their_channels_are_polled_round_robin():
     with Inputs(3) as inputs:
         union = inputs.union(inputs.gate(0, 1), inputs.gate(2))
         inputs.write(0, b"a", b"b", b"c")
@@ -326,7 +326,7 @@ def test_gates_of_a_union_take_turns_and_so_do_their_channels():
 
 
 @pytest.mark.spec("G2", "T2")
-def test_a_union_sleeps_until_one_of_its_gates_has_data():
+def test_a_union_blocks_until_one_of_its_gates_has_data():
     sync = HookedSync(lambda _: inputs.write(2, b"a"))
     with Inputs(3, sync=sync) as inputs:
         union = inputs.union(inputs.gate(0, 1), inputs.gate(2))
@@ -401,7 +401,7 @@ def test_connecting_to_a_missing_partition_wakes_the_reader_for_its_retries(unit
 
 @pytest.mark.spec("G3", "G4")
 @pytest.mark.parametrize("cause", [None, ValueError("boom")])
-def test_a_reader_learns_of_a_producer_that_was_gone_before_it_was_connected(cause):
+def test_connecting_to_a_released_producer_fails_the_reader(cause):
     """Whoever connects may be told too, but it is the reader that would wait for ever."""
     with Inputs(1) as inputs:
         gate = inputs.gate(0, connect=False)
@@ -437,7 +437,7 @@ class RetryingInputs(Inputs):
 
 @pytest.mark.spec("G4")
 @pytest.mark.parametrize("united", [False, True])
-def test_a_missing_partition_is_asked_for_again_ever_later_and_then_not_found(united):
+def test_a_missing_partition_is_requested_again_with_growing_delays_and_then_not_found(united):
     with RetryingInputs() as inputs:
         gate = inputs.gate(7)
         reads = inputs.union(gate) if united else gate
@@ -498,7 +498,7 @@ def test_one_missing_partition_does_not_hold_up_the_others():
 
 @pytest.mark.spec("G7", "M9")
 @pytest.mark.parametrize("united", [False, True])
-def test_release_returns_all_buffers_and_tells_the_producers(united):
+def test_release_recycles_all_buffers_and_cancels_the_producers(united):
     with Inputs(2) as inputs:
         gate = inputs.union(inputs.gate(0), inputs.gate(1)) if united else inputs.gate(0, 1)
         for i in range(2):
@@ -519,7 +519,7 @@ def test_release_returns_all_buffers_and_tells_the_producers(united):
 
 @pytest.mark.spec("G7", "G4", "T2")
 @pytest.mark.parametrize("united", [False, True])
-def test_release_wakes_a_sleeping_reader(united):
+def test_release_wakes_a_blocked_reader(united):
     sync = HookedSync(lambda _: reads.release())
     with Inputs(1, sync=sync) as inputs:
         gate = inputs.gate(0)
@@ -529,7 +529,7 @@ def test_release_wakes_a_sleeping_reader(united):
 
 
 @pytest.mark.spec("G7", "G3")
-def test_connecting_a_released_channel_tells_the_producer_to_stop():
+def test_connecting_a_released_channel_cancels_the_producer():
     with Inputs(1) as inputs:
         gate = inputs.gate(0, connect=False)
         gate.release()
@@ -539,7 +539,7 @@ def test_connecting_a_released_channel_tells_the_producer_to_stop():
 
 
 @pytest.mark.spec("G7")
-def test_a_released_gate_asks_for_nothing_more():
+def test_a_released_gate_requests_nothing_more():
     with RetryingInputs() as inputs:
         gate = inputs.gate(7)
         gate.release()
@@ -550,7 +550,7 @@ def test_a_released_gate_asks_for_nothing_more():
 
 
 @pytest.mark.spec("G7")
-def test_an_ended_channel_is_not_told_again():
+def test_the_release_of_an_ended_partition_does_not_wake_its_channel():
     with Inputs(2) as inputs:
         gate = inputs.gate(0, 1)
         inputs.writers[0].finish()
@@ -628,7 +628,7 @@ def test_one_producer_s_failure_does_not_swallow_another_s_wake_up(united):
 
 
 @pytest.mark.spec("K4")
-def test_an_event_goes_back_to_the_task_that_produces():
+def test_a_task_event_is_sent_to_the_producer():
     with Inputs(2) as inputs:
         gate = inputs.gate(0, 1)
         heard = {0: [], 1: []}
@@ -640,7 +640,7 @@ def test_an_event_goes_back_to_the_task_that_produces():
 
 
 @pytest.mark.spec("K4")
-def test_an_event_needs_a_producer_that_is_known():
+def test_a_task_event_needs_a_connected_producer():
     with Inputs(1) as inputs:
         gate = inputs.gate(0, connect=False)
         with pytest.raises(LocalProtocolError, match="gate gate-0, channel 0: its producer is not known yet"):

@@ -26,7 +26,7 @@ NEW, REQUESTING, RECEIVING, ENDED, FAILED, RELEASED = RemoteState
 
 @pytest.mark.spec("G5")
 @pytest.mark.parametrize("exclusive", [0, 1, 2, 5])
-def test_its_own_segments_are_its_first_credit(exclusive):
+def test_exclusive_segments_are_the_initial_credit(exclusive):
     with Remote(exclusive, begin=False) as remote:
         assert remote.channel.credit == exclusive
         assert remote.now.state is NEW
@@ -39,7 +39,7 @@ def test_its_own_segments_are_its_first_credit(exclusive):
         assert remote.announce() == 0, "the request has brought it"
 
 
-def test_nothing_is_there_to_read_at_first():
+def test_a_new_channel_has_nothing_to_read():
     with Remote() as remote:
         assert not remote.channel.notified
         assert remote.poll() is None
@@ -50,7 +50,7 @@ def test_nothing_is_there_to_read_at_first():
 
 
 @pytest.mark.spec("T5")
-def test_what_arrives_is_read_in_order():
+def test_received_buffers_and_events_are_read_in_order():
     with Remote(exclusive=4) as remote:
         remote.arrive(b"a")
         remote.event(UserEvent("x"))
@@ -62,7 +62,7 @@ def test_what_arrives_is_read_in_order():
 
 
 @pytest.mark.spec("P2", "T2")
-def test_the_reader_is_told_of_the_first():
+def test_the_first_buffer_wakes_the_reader():
     with Remote(exclusive=4) as remote:
         remote.arrive()
         assert remote.told == 1
@@ -77,7 +77,7 @@ def test_the_reader_is_told_of_the_first():
 
 @pytest.mark.spec("N6")
 @pytest.mark.parametrize(("skew", "size"), [(0, SIZE), (0, 5), (63, 5), (8, SIZE - 8), (0, 0), (5, 0)])
-def test_a_payload_lies_where_it_lay(skew, size):
+def test_a_payload_keeps_its_offset_in_the_segment(skew, size):
     with Remote() as remote:
         data = bytes(i % 251 for i in range(size))
         remote.arrive(data, skew=skew)
@@ -93,7 +93,7 @@ def test_a_payload_lies_where_it_lay(skew, size):
 
 
 @pytest.mark.spec("G5")
-def test_a_segment_that_was_read_is_new_credit_and_announced_once_and_together():
+def test_recycled_segments_are_announced_once_and_together_as_credit():
     with Remote(exclusive=3, floating=0) as remote:
         for _ in range(3):
             remote.arrive()
@@ -109,7 +109,7 @@ def test_a_segment_that_was_read_is_new_credit_and_announced_once_and_together()
 
 @pytest.mark.spec("G5")
 @pytest.mark.parametrize(("exclusive", "backlog"), [(2, 0), (2, 1), (2, 4), (0, 3), (1, 4)])
-def test_it_claims_what_it_wants(exclusive, backlog):
+def test_a_channel_requests_floating_buffers_for_the_backlog(exclusive, backlog):
     """Wanted: backlog and initial credit. It has its own already; the rest is the gate's."""
     with Remote(exclusive, floating=4) as remote:
         remote.backlog(backlog)
@@ -122,7 +122,7 @@ def test_it_claims_what_it_wants(exclusive, backlog):
 
 
 @pytest.mark.spec("G5")
-def test_what_is_in_use_is_replaced():
+def test_a_segment_in_use_is_replaced_by_a_floating_one():
     with Remote(exclusive=2, floating=4) as remote:
         remote.arrive(backlog=0)
         assert remote.now.ready == 2, "one of its own is in use, one of the gate's takes its place"
@@ -131,7 +131,7 @@ def test_what_is_in_use_is_replaced():
 
 
 @pytest.mark.spec("G5")
-def test_it_listens_for_what_is_missing():
+def test_a_channel_listens_once_for_missing_buffers():
     with Remote(exclusive=2, floating=2) as remote:
         remote.backlog(5)
         assert remote.now.floating == 2
@@ -152,7 +152,7 @@ def come_back(remote, segments):
 
 
 @pytest.mark.spec("G5", "M6")
-def test_a_segment_that_comes_back_goes_to_who_listens():
+def test_a_recycled_segment_is_granted_to_the_listening_channel():
     with Remote(exclusive=2, floating=3) as remote:
         elsewhere = taken_elsewhere(remote, 3)
         remote.backlog(2)
@@ -170,7 +170,7 @@ def test_a_segment_that_comes_back_goes_to_who_listens():
 
 
 @pytest.mark.spec("G5")
-def test_a_producer_without_credit_gets_at_once_what_waited_for_more():
+def test_credit_is_announced_at_once_to_a_producer_without_credit():
     with Remote(exclusive=2, floating=0) as remote:
         remote.arrive()
         remote.read()
@@ -185,7 +185,7 @@ def test_a_producer_without_credit_gets_at_once_what_waited_for_more():
 
 
 @pytest.mark.spec("G5")
-def test_the_reader_is_woken_before_more_is_claimed_and_announces_that():
+def test_the_reader_is_woken_before_more_buffers_are_requested_and_announces_their_credit():
     with Remote(exclusive=2, floating=2) as remote:
         remote.reader = Sleeper()
         remote.channel._listener = remote.reader
@@ -205,7 +205,7 @@ class Sleeper(Reader):
 
 
 @pytest.mark.spec("G5", "M6")
-def test_what_it_answers_to_an_offer():
+def test_an_offer_is_answered_by_the_buffers_still_missing():
     with Remote(exclusive=1, floating=4) as remote:
         segments = taken_elsewhere(remote, 4)
         remote.backlog(2)
@@ -217,7 +217,7 @@ def test_what_it_answers_to_an_offer():
 
 @pytest.mark.spec("G5", "M6")
 @pytest.mark.parametrize("state", ["requesting", "ended", "failed", "released"])
-def test_an_offer_that_comes_too_late_is_declined(state):
+def test_an_offer_after_the_end_is_declined(state):
     with Remote(exclusive=1, floating=1, backoff=Backoff()) as remote:
         segments = taken_elsewhere(remote, 1)
         remote.backlog(2)
@@ -257,7 +257,7 @@ def test_after_it_was_declined_it_listens_again():
 
 
 @pytest.mark.spec("G5")
-def test_the_gates_segments_are_filled_first():
+def test_floating_segments_are_filled_first():
     """They are scarce: what is filled is read and goes back, and its own stay for what comes next."""
     with Remote(exclusive=2, floating=2) as remote:
         remote.backlog(2)
@@ -273,7 +273,7 @@ def test_the_gates_segments_are_filled_first():
 
 
 @pytest.mark.spec("G5")
-def test_with_too_many_a_floating_one_goes():
+def test_a_surplus_floating_segment_is_recycled():
     with Remote(exclusive=1, floating=2) as remote:
         remote.arrive(backlog=2)  # its own is in use; two of the gate's are set aside
         assert (remote.now.ready, remote.now.floating, remote.now.unannounced) == (2, 2, 2)
@@ -290,7 +290,7 @@ def test_with_too_many_a_floating_one_goes():
 
 @pytest.mark.spec("G5")
 @pytest.mark.parametrize("destroyed", [False, True])
-def test_without_too_many_none_goes(destroyed):
+def test_without_a_surplus_no_segment_is_recycled(destroyed):
     with Remote(exclusive=1, floating=2) as remote:
         remote.arrive(backlog=2)
         remote.announce()
@@ -302,7 +302,7 @@ def test_without_too_many_none_goes(destroyed):
 
 
 @pytest.mark.spec("G5")
-def test_no_more_comes_than_was_set_aside():
+def test_a_buffer_beyond_the_reserved_segments_is_an_error():
     with Remote(exclusive=1, floating=0) as remote:
         remote.arrive()
         with pytest.raises(InvariantViolated, match="no segment is set aside for a credit that was announced"):
@@ -311,7 +311,7 @@ def test_no_more_comes_than_was_set_aside():
 
 
 @pytest.mark.spec("G5")
-def test_without_a_pool_it_goes_on_with_its_own():
+def test_without_a_pool_a_channel_uses_its_exclusive_segments():
     with Remote(exclusive=2, floating=2) as remote:
         remote.backlog(5)
         remote.pool.destroy()
@@ -330,7 +330,7 @@ def test_without_a_pool_it_goes_on_with_its_own():
 
 
 @pytest.mark.spec("G7")
-def test_with_the_last_nothing_stays_set_aside():
+def test_the_last_event_recycles_the_reserved_segments():
     with Remote(exclusive=2, floating=4) as remote:
         remote.arrive(b"a", backlog=2)
         remote.due  # noqa: B018 - forget it
@@ -345,7 +345,7 @@ def test_with_the_last_nothing_stays_set_aside():
 
 
 @pytest.mark.spec("G8")
-def test_what_has_arrived_is_read_before_a_failure_is_raised():
+def test_received_buffers_are_read_before_a_failure_is_raised():
     with Remote(exclusive=2) as remote:
         remote.arrive(b"a")
         assert remote.told == 1
@@ -423,7 +423,7 @@ def test_release_returns_every_segment_in_every_state(state, exclusive):
 
 @pytest.mark.spec("G7")
 @pytest.mark.parametrize("state", ["ended", "failed", "released"])
-def test_what_is_complete_after_the_end_goes_back_to_its_owner(state):
+def test_a_buffer_completed_after_the_end_is_recycled_to_its_owner(state):
     with Remote(exclusive=1, floating=1) as remote:
         remote.backlog(1)
         with remote.memory.lock:
@@ -445,7 +445,7 @@ def test_what_is_complete_after_the_end_goes_back_to_its_owner(state):
 
 @pytest.mark.spec("G7")
 @pytest.mark.parametrize("state", ["ended", "failed", "released"])
-def test_a_backlog_after_the_end_claims_nothing(state):
+def test_a_backlog_after_the_end_requests_nothing(state):
     with Remote() as remote:
         move(remote, state)
         remote.backlog(3)
@@ -504,7 +504,7 @@ def test_with_its_pool_gone_nothing_is_lent():
 
 @pytest.mark.spec("G7", "M8", "M9")
 @pytest.mark.parametrize("first", ["release", "destroy"])
-def test_what_is_lent_outlives_the_channel(first):
+def test_a_lent_segment_outlives_the_channel(first):
     with Remote(exclusive=1, floating=4) as remote:
         remote.arrive(b"kept")
         taken = remote.poll()
@@ -542,7 +542,7 @@ def test_a_released_channel_that_lends_keeps_nothing():
 
 
 @pytest.mark.spec("G4")
-def test_a_missing_partition_is_asked_for_again_ever_later():
+def test_a_missing_partition_is_requested_again_with_growing_delays():
     with Remote(exclusive=2, backoff=Backoff(initial_ns=100, max_ns=350)) as remote:
         waits = []
         while (wait := remote.locked(remote.channel.delay_request_locked)) is not None:
@@ -561,7 +561,7 @@ def test_a_missing_partition_is_asked_for_again_ever_later():
 
 @pytest.mark.spec("G4", "G7")
 @pytest.mark.parametrize("state", ["ended", "failed", "released"])
-def test_nothing_is_asked_for_again_after_the_end(state):
+def test_a_partition_is_not_requested_again_after_the_end(state):
     with Remote(backoff=Backoff()) as remote:
         move(remote, state)
         remote.due  # noqa: B018 - forget it
@@ -573,7 +573,7 @@ def test_nothing_is_asked_for_again_after_the_end(state):
 
 
 @pytest.mark.spec("G4")
-def test_a_retry_that_comes_too_late_says_nothing():
+def test_a_late_retry_requests_nothing():
     with Remote(backoff=Backoff()) as remote:
         remote.locked(remote.channel.delay_request_locked)
         remote.request()
@@ -583,7 +583,7 @@ def test_a_retry_that_comes_too_late_says_nothing():
 
 @pytest.mark.spec("G4", "G5")
 @pytest.mark.parametrize("what", ["data", "event"])
-def test_a_partition_of_which_something_came_is_not_asked_for_again(what):
+def test_a_partition_is_not_requested_again_once_something_was_received(what):
     """It was there: part of it is read, and its credit is with the producer."""
     with Remote(exclusive=2, floating=1, backoff=Backoff()) as remote:
         if what == "data":
@@ -625,7 +625,7 @@ def test_events_need_no_credit_but_have_a_limit(size):
 
 @pytest.mark.spec("K4")
 @pytest.mark.parametrize("state", ["requesting", "receiving", "ended"])
-def test_an_event_for_the_producer_waits_for_the_network_thread(state):
+def test_a_task_event_is_queued_for_the_network_thread(state):
     with Remote(begin=False) as remote:
         remote.connect()
         if state != "requesting":
@@ -642,7 +642,7 @@ def test_an_event_for_the_producer_waits_for_the_network_thread(state):
 
 @pytest.mark.spec("K4")
 @pytest.mark.parametrize("state", ["failed", "released"])
-def test_no_event_goes_where_nobody_hears_it(state):
+def test_a_task_event_is_refused_after_the_end_of_the_channel(state):
     with Remote() as remote:
         move(remote, state)
         with pytest.raises(Cancelled, match=r"subpartition 3 of partition etl#1/.* is not read any more"):
@@ -651,7 +651,7 @@ def test_no_event_goes_where_nobody_hears_it(state):
 
 
 @pytest.mark.spec("K4")
-def test_an_event_over_the_limit_is_refused_where_it_is_sent():
+def test_a_task_event_over_the_limit_is_refused_by_the_sender():
     """The network thread would find out too late, and have nobody to tell."""
     with Remote() as remote:
         with pytest.raises(HeadgateError):
@@ -663,7 +663,7 @@ def test_an_event_over_the_limit_is_refused_where_it_is_sent():
 
 
 @pytest.mark.spec("N5")
-def test_without_flow_control_it_takes_what_it_needs_from_the_gates_pool():
+def test_without_flow_control_a_channel_requests_segments_from_the_gates_pool():
     with Remote(exclusive=None, floating=2, required=2) as remote:
         assert remote.channel.credit is None
         assert remote.now.ready == 0
@@ -696,7 +696,7 @@ def test_without_flow_control_release_returns_the_segment_it_was_offered():
 
 
 @pytest.mark.spec("N5")
-def test_without_flow_control_and_without_a_pool_there_is_no_place():
+def test_without_flow_control_and_without_a_pool_no_buffer_is_received():
     with Remote(exclusive=None, floating=1, required=1) as remote:
         remote.pool.destroy()
         assert not remote.arrive(b"a")
@@ -725,7 +725,7 @@ def test_a_gate_reads_it_to_its_end_and_lets_go():
 
 
 @pytest.mark.spec("G8")
-def test_a_gate_raises_what_its_channel_failed_with():
+def test_a_gate_raises_the_failure_of_its_channel():
     with Remote(begin=False) as remote:
         gate = InputGate("words", 1, sync=remote.memory.sync, clock=ManualClock())
         gate.connect(0, remote.channel)
@@ -758,7 +758,7 @@ def test_the_backlog_behind_an_event_counts():
 
 
 @pytest.mark.spec("G5")
-def test_channels_share_a_shelf_and_what_was_used_last_is_used_next():
+def test_channels_share_a_free_list_in_last_in_first_out_order():
     with Remote(floating=0) as first, Remote(beside=first) as second:
         first.arrive(b"hot")
         taken = first.poll()

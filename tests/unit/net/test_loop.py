@@ -215,7 +215,7 @@ def test_callbacks_that_post_callbacks_do_not_starve_sockets(loop):
 
 
 @pytest.mark.parametrize("error", [ValueError("oops"), SystemExit("oops"), KeyboardInterrupt("oops")], ids=repr)
-def test_what_a_callback_raises_is_logged_and_ends_nothing(loop, caplog, error):
+def test_an_error_of_a_callback_is_logged_and_the_loop_continues(loop, caplog, error):
     if isinstance(loop, SharedLoop) and isinstance(error, KeyboardInterrupt):
         return  # there it may be Ctrl-C, which is raised after the dispatch: see test_shared_loop
     ours, theirs = socket.socketpair()
@@ -246,7 +246,7 @@ def test_what_a_callback_raises_is_logged_and_ends_nothing(loop, caplog, error):
 # --- timers ----------------------------------------------------------------------------------------------------------
 
 
-def test_timers_come_by_time_and_equal_ones_in_order(loop):
+def test_timers_fire_by_time_and_equal_ones_in_order(loop):
     seen, done = [], threading.Event()
 
     def set_timers():
@@ -486,7 +486,7 @@ def test_a_number_that_is_used_again_is_watched_anew(loop):
 # --- threads and the end ---------------------------------------------------------------------------------------------
 
 
-def test_what_belongs_to_the_network_thread_is_refused_to_others(loop):
+def test_calls_of_the_network_thread_are_refused_to_other_threads(loop):
     on(loop, lambda: None)
     with pytest.raises(AssertionError, match="network thread"):
         loop.call_at(0, lambda: None)
@@ -494,7 +494,7 @@ def test_what_belongs_to_the_network_thread_is_refused_to_others(loop):
         loop.watch(0, lambda: None, None)
 
 
-def test_stop_comes_after_what_was_asked_before(name):
+def test_stop_runs_callbacks_posted_before_it(name):
     loop, seen = open_loop(name), []
     loop.start()
     for i in range(1000):

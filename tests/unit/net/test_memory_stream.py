@@ -87,7 +87,7 @@ def test_a_paused_stream_stops_its_peer(steps):
     assert at_left.events == ["writable"]
 
 
-def test_a_pause_also_holds_for_what_was_about_to_be_delivered(steps):
+def test_a_pause_holds_back_bytes_already_written(steps):
     left, right, _, at_right = started(steps)
     left.write([b"abc"])
     right.pause_reading()
@@ -134,7 +134,7 @@ def test_a_view_is_worth_nothing_after_received(steps):
     assert bytes(views[0]) == b"\xdd\xdd"
 
 
-def test_close_lets_the_peer_receive_what_was_taken_first(steps):
+def test_close_lets_the_peer_receive_the_accepted_bytes_first(steps):
     left, right, at_left, at_right = started(steps)
     right.pause_reading()
     left.write([b"last"])
@@ -157,7 +157,7 @@ def test_close_lets_the_peer_receive_what_was_taken_first(steps):
     assert (at_left.losses, at_right.losses) == ([None], [None])
 
 
-def test_after_close_nothing_is_received_and_what_still_comes_is_discarded(steps):
+def test_after_close_incoming_bytes_are_discarded(steps):
     left, right, at_left, at_right = started(steps, capacity_bytes=10)
     right.pause_reading()
     assert right.write([b"on its way"]) == 10
@@ -198,7 +198,7 @@ def test_abort_is_a_reset_for_the_peer_even_if_it_is_paused(steps):
     assert len(at_right.losses) == 1
 
 
-def test_abort_after_close_takes_back_what_was_not_received(steps):
+def test_abort_after_close_drops_bytes_the_peer_has_not_received(steps):
     left, right, at_left, at_right = started(steps)
     left.write([b"never seen"])
     left.close()
@@ -308,7 +308,7 @@ def test_a_free_port_is_not_one_that_was_asked_for_by_number():
     assert transport.listen("10.0.0.1", 0, print).address != taken.address
 
 
-def test_where_nobody_listens_a_connection_is_refused():
+def test_a_connection_to_an_address_without_a_listener_is_refused():
     transport, answers = MemoryTransport(), []
     transport.connect(WORKER, SECOND_NS, answers.append)
     transport.run_until_idle()
@@ -390,7 +390,7 @@ def test_a_timer_may_cancel_one_that_is_due_with_it():
     assert seen == []
 
 
-def test_what_a_callback_raises_reaches_the_test():
+def test_an_error_of_a_callback_reaches_the_test():
     transport = MemoryTransport()
     transport.post(lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):
@@ -421,7 +421,7 @@ def test_neither_thread_nor_socket_is_needed(monkeypatch):
     assert threading.active_count() == before
 
 
-def test_the_same_story_is_told_the_same_way_twice():
+def test_the_same_calls_give_the_same_events_twice():
     def story():
         transport, told = MemoryTransport(capacity_bytes=50), []
         _, client, server, at_client, at_server = connected(transport)

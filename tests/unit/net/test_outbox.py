@@ -51,7 +51,7 @@ def test_below_the_high_mark_there_is_always_room():
 
 @pytest.mark.spec("N3")
 @pytest.mark.parametrize("taken", [0, 1, 100, 250])
-def test_what_waits_passes_the_high_mark_by_less_than_the_last_frame(taken):
+def test_waiting_bytes_exceed_the_high_mark_by_less_than_one_frame(taken):
     """Room is offered up to the mark, also while nothing waits; a sender stops with the frame that fills it."""
     outbox, frame = Outbox(high_bytes=256, low_bytes=64), 50
     for _ in range(20):
@@ -104,7 +104,7 @@ def test_the_time_for_which_it_is_blocked_is_counted_until_now():
     assert (outbox.blocked, outbox.blocked_ns) == (False, 40)
 
 
-def test_while_it_is_not_blocked_nobody_asks_what_time_it_is():
+def test_the_clock_is_not_read_while_the_outbox_is_not_blocked():
     outbox = Outbox(high_bytes=64, low_bytes=32, now_ns=lambda: 1 // 0)
     for _ in range(5):
         put(outbox, 10)

@@ -228,7 +228,7 @@ def test_a_reply_that_is_expected_is_read_whether_it_is_there_or_arrives_later(l
         wait_until(lambda expected=number: len(read_on) == expected, "reading")
 
 
-def test_a_poll_reads_what_has_arrived_and_does_not_block(loop_without_thread):
+def test_a_poll_reads_received_bytes_and_does_not_block(loop_without_thread):
     loop, theirs, read = loop_without_thread
     assert not loop.poll_once()
     theirs.send(b"x")

@@ -203,7 +203,7 @@ def test_a_port_in_use_is_an_error_that_names_the_setting(world):
     assert again.address == listener.address
 
 
-def test_a_port_that_was_used_a_moment_ago_is_free(world):
+def test_a_port_of_a_closed_listener_can_be_used_at_once(world):
     accepted = Taker()
     listener = world.transport.call(lambda: world.transport.listen(LOCAL, 0, accepted))
     with socket.create_connection(listener.address, PATIENCE_S) as raw:

@@ -167,7 +167,7 @@ def test_writable_comes_once_for_each_short_write(world):
     assert world.transport.call(lambda: stream.write([b"more"])) == 4
 
 
-def test_a_large_slab_is_shared_but_what_is_seen_is_ones_own(world):
+def test_streams_share_a_read_buffer_but_receive_their_own_bytes(world):
     pairs = [world.pair() for _ in range(4)]
     keepers = []
     for i, (ours, theirs) in enumerate(pairs):
@@ -209,7 +209,7 @@ def test_writes_of_all_sizes(world):
         assert received == b"".join(content)
 
 
-def test_small_writes_that_the_kernel_does_not_take_block_and_are_told_of(world):
+def test_a_blocked_small_write_is_followed_by_writable(world):
     stream, raw = world.facing_raw()
     keeper, piece, taken = Keeper(stream), bytes(4096), 0
     world.transport.call(lambda: stream.start(keeper))
@@ -285,7 +285,7 @@ def test_a_handler_may_pause_from_within_received(world):
 # --- ends ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_peers_orderly_end_is_told_after_the_last_byte(world):
+def test_lost_is_called_after_the_last_byte_of_an_orderly_end(world):
     stream, raw, keeper = world.kept()
     world.transport.call(lambda: stream.write([b"from us"]))
     content = noise(MIB)
@@ -300,7 +300,7 @@ def test_the_peers_orderly_end_is_told_after_the_last_byte(world):
     assert keeper.losses == [None]
 
 
-def test_close_delivers_what_was_taken_then_ends(world):
+def test_close_sends_the_accepted_bytes_before_the_end(world):
     ours, theirs = world.pair()
     ends = Keeper(ours), Keeper(theirs)
     content = noise(40_000)
@@ -321,7 +321,7 @@ def test_close_delivers_what_was_taken_then_ends(world):
     assert [end.losses for end in ends] == [[None], [None]]
 
 
-def test_close_with_unread_input_does_not_destroy_what_the_peer_has_not_read(world):
+def test_close_with_unread_input_does_not_drop_bytes_the_peer_has_not_read(world):
     """Without lingering, the kernel answers unread input with a reset, and the peer's read fails."""
     stream, raw, keeper = world.kept()
     world.transport.call(stream.pause_reading)
@@ -411,7 +411,7 @@ def test_a_write_that_fails_takes_nothing_and_lost_follows_from_the_loop(world):
     assert keeper.losses == [error]
 
 
-def test_the_last_words_of_a_peer_are_heard_although_a_write_failed_first(world):
+def test_the_last_bytes_of_a_peer_are_received_after_a_failed_write(world):
     stream, raw, keeper = world.kept()
     world.transport.call(stream.pause_reading)
     last_words = noise(40_000)  # no more than the kernel on our side takes before the reset
@@ -446,7 +446,7 @@ def test_close_between_a_failed_write_and_its_lost_receives_nothing(world):
     assert keeper.events == ["lost"]
 
 
-def test_a_stream_that_ended_before_its_start_tells_its_handler(world):
+def test_starting_an_ended_stream_calls_lost(world):
     stream, raw = world.facing_raw()
     keeper = Keeper(stream)
     world.transport.call(lambda: (stream.close(), stream.start(keeper)))
@@ -467,7 +467,7 @@ def test_received_bytes_wait_for_the_start(world):
 
 
 @pytest.mark.parametrize("where", ["received", "writable"])
-def test_a_handler_that_raises_loses_its_stream_and_nobody_elses(world, caplog, where):
+def test_a_handler_that_raises_loses_only_its_own_stream(world, caplog, where):
     stream, raw, _ = *world.facing_raw(), None
     healthy, healthy_raw, healthy_keeper = world.kept()
 
@@ -617,7 +617,7 @@ def test_a_closed_transport_refuses(world):
     assert "closed" in str(answers[0])
 
 
-def test_a_call_brings_back_what_was_returned_or_raised(world, request):
+def test_a_call_returns_or_raises_the_result_of_its_function(world, request):
     shared = request.node.callspec.params["world"] == "shared"  # there who calls may do it
     caller = threading.current_thread().name
     assert world.transport.call(lambda: threading.current_thread().name) in {THREAD_NAME, caller if shared else None}

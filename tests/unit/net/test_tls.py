@@ -273,7 +273,7 @@ def mixed(credentials: Credentials, authority: Credentials) -> Credentials:
 # Bytes.
 
 
-def test_both_sides_learn_who_the_other_is_and_talk():
+def test_both_sides_know_the_peers_worker_and_exchange_data():
     pair = Pair().open()
     pair.client.send(b"to ", b"", b"be")
     pair.server.send(b"or not")
@@ -333,7 +333,7 @@ def test_memoryviews_are_pieces_too_and_may_change_after_they_were_taken():
     assert pair.server.data == b"x" * 40_000 + b"end"
 
 
-def test_nothing_is_taken_before_the_handshake_and_then_the_user_is_told():
+def test_nothing_is_accepted_before_the_handshake_and_writable_is_called_after_it():
     pair = Pair()
     assert pair.client.stream.write([b"before the start"]) == 0
     pair.start()
@@ -345,7 +345,7 @@ def test_nothing_is_taken_before_the_handshake_and_then_the_user_is_told():
     assert pair.client.data == pair.server.data == b""
 
 
-def test_who_did_not_ask_is_not_told():
+def test_writable_is_not_called_without_a_refused_write():
     assert [user.writables for user in Pair().open().both] == [0, 0]
 
 
@@ -547,7 +547,7 @@ def test_a_context_is_for_one_side():
 
 
 @pytest.mark.parametrize("closer", ["client", "server"])
-def test_close_is_orderly_for_both_and_sends_what_was_taken(closer):
+def test_close_is_orderly_for_both_and_sends_the_accepted_bytes(closer):
     pair = Pair(step=5000, capacity=5000).open()
     one, other = pair.both if closer == "client" else reversed(pair.both)
     message = noise(200_000)
@@ -615,7 +615,7 @@ def test_the_user_may_close_inside_received():
     assert [user.error for user in pair.both] == [None, None]
 
 
-def test_who_closes_inside_received_does_not_hear_of_what_is_wrong_behind_that():
+def test_a_bad_record_behind_a_close_inside_received_is_no_error():
     pair = Pair().open()
     pair.server.on_data = pair.server.stream.close
     pair.client.send(b"good")
@@ -626,7 +626,7 @@ def test_who_closes_inside_received_does_not_hear_of_what_is_wrong_behind_that()
     assert pair.lower_server.ways_out == ["close"]
 
 
-def test_a_close_notify_is_answered_and_what_becomes_of_the_answer_does_not_matter():
+def test_a_close_notify_is_answered_and_a_failure_to_send_the_answer_is_ignored():
     pair = Pair().open()
     lower, before = pair.lower_server, len(pair.lower_server.sent)
     lower.close = lambda: lower.finish("close", mine=TransportError("broken pipe"), others=None)
@@ -636,7 +636,7 @@ def test_a_close_notify_is_answered_and_what_becomes_of_the_answer_does_not_matt
     assert pair.server.error is None
 
 
-def test_an_end_after_a_user_that_failed_is_told():
+def test_lost_is_called_after_received_has_raised():
     """The loop goes on when `received` raises; what was not handed over then is handed over at the end."""
     pair = Pair(step=1 << 18).open()
     pair.server.on_data = lambda: 1 // 0
@@ -712,7 +712,7 @@ def test_the_user_ends_it(way, when):
         assert pair.server.error is None
 
 
-def test_a_changed_byte_is_an_error_after_what_came_before_it():
+def test_a_changed_byte_is_an_error_after_the_bytes_before_it_are_received():
     pair = Pair().open()
     pair.client.send(b"good")
     pair.client.send(b"evil")
@@ -734,7 +734,7 @@ def test_garbage_after_the_handshake_is_an_error():
     assert not pair.server.data
 
 
-def test_a_failure_found_inside_a_call_of_the_user_is_told_later(monkeypatch):
+def test_a_failure_inside_a_write_is_reported_by_lost_from_the_loop(monkeypatch):
     pair = Pair().open()
 
     class Broken:
@@ -749,7 +749,7 @@ def test_a_failure_found_inside_a_call_of_the_user_is_told_later(monkeypatch):
     assert type(pair.client.error) is TransportError
 
 
-def test_a_peer_that_leaves_drops_what_it_would_not_read():
+def test_a_peer_that_closes_drops_unread_bytes():
     pair = Pair(capacity=3000).open()
     pair.lower_client.paused = True
     pair.server.send(noise(100_000))
@@ -768,7 +768,7 @@ def test_it_starts_once():
 # Pausing.
 
 
-def test_nothing_is_received_while_paused_also_not_what_is_already_here():
+def test_nothing_is_received_while_paused_even_if_it_is_already_buffered():
     pair = Pair(step=1 << 18).open()
     message = noise(200_000)
     pair.server.on_data = pair.server.stream.pause_reading
@@ -822,7 +822,7 @@ def test_pause_and_resume_inside_received():
     assert pair.server.data == message
 
 
-def test_resume_and_pause_again_before_its_turn():
+def test_resume_and_pause_again_before_the_loop_runs():
     pair = Pair(step=1 << 18).open()
     pair.server.on_data = pair.server.stream.pause_reading
     pair.client.send(noise(200_000))
@@ -865,7 +865,7 @@ def held_back(size: int = 200_000) -> Pair:
     return pair
 
 
-def test_what_came_before_an_orderly_end_is_received_after_a_pause():
+def test_bytes_before_an_orderly_end_are_received_after_a_pause():
     pair = held_back()
     assert pair.server.call(pair.server.stream.write, [b"nobody is there"]) == 0
     pair.server.resume()
@@ -876,7 +876,7 @@ def test_what_came_before_an_orderly_end_is_received_after_a_pause():
 
 
 @pytest.mark.parametrize(("change", "text"), [("cut", "close_notify"), ("garbage", "TLS failed")])
-def test_what_came_before_a_bad_end_is_received_after_a_pause(change, text):
+def test_bytes_before_a_bad_end_are_received_after_a_pause(change, text):
     pair = Pair(step=1 << 18).open()
     pair.server.on_data = pair.server.stream.pause_reading
     pair.client.send(noise(200_000))
@@ -893,7 +893,7 @@ def test_what_came_before_a_bad_end_is_received_after_a_pause(change, text):
 
 
 @pytest.mark.parametrize("way", ["close", "abort"])
-def test_who_gives_up_with_data_held_back_is_told_later(way):
+def test_close_or_abort_with_paused_data_calls_lost_from_the_loop(way):
     pair = held_back()
     for _ in range(2):
         getattr(pair.server, way)()
@@ -911,7 +911,7 @@ def parsed(pem: str) -> x509.Certificate:
     return x509.load_pem_x509_certificate(pem.encode())
 
 
-def test_what_a_certificate_says():
+def test_a_certificate_has_the_expected_extensions():
     credentials = JOB.issue(7, now=NOW)
     leaf, authority = parsed(credentials.certificate), parsed(credentials.authority)
     leaf.verify_directly_issued_by(authority)
@@ -997,7 +997,7 @@ def test_a_certificate_that_does_not_name_one_worker(names):
 
 
 @pytest.mark.parametrize("data", [b"", b"junk"])
-def test_what_is_no_certificate_names_nobody(data):
+def test_bytes_that_are_no_certificate_are_an_auth_error(data):
     with pytest.raises(AuthError):
         worker_of(data)
 
@@ -1080,7 +1080,7 @@ def test_the_key_is_left_in_no_file(memfd, monkeypatch, tmp_path):
 # The other end is not ours: Python's own TLS sockets.
 
 
-def test_it_speaks_with_tls_sockets_of_python():
+def test_a_tls_stream_works_with_tls_sockets_of_python():
     ours, theirs = socket.socketpair()
     heard = []
 

@@ -326,7 +326,7 @@ def test_a_hot_key_is_not_the_cause_if_all_subtasks_are_busy():
 @pytest.mark.parametrize(
     ("ship", "advice"), [("custom", "partition_custom"), ("forward", "rebalance()"), ("global", "global_()")]
 )
-def test_skew_of_other_exchanges_than_keyed_ones(ship, advice):
+def test_skew_of_exchanges_without_keys(ship, advice):
     found = why(uneven(ship))
     assert (found.cause, found.operator, found.subtask, found.exchange) == (Cause.SKEW, "reduce(add)", 0, 0)
     assert "90 % of the records" in found.summary

@@ -56,7 +56,7 @@ def test_broadcast_chunks_have_the_same_number_everywhere():
 
 
 @pytest.mark.spec("P1")
-def test_what_a_blocking_partition_says_of_itself(tmp_path):
+def test_a_blocking_partition_has_type_statistics_and_states(tmp_path):
     with Rig(tmp_path, 2) as rig:
         kind = rig.partition.type
         assert kind is PartitionType.BLOCKING
@@ -70,7 +70,7 @@ def test_what_a_blocking_partition_says_of_itself(tmp_path):
 
 
 @pytest.mark.spec("P3", "P6")
-def test_it_is_readable_when_finished_and_says_so_once(tmp_path):
+def test_a_finished_partition_is_readable_and_reported_once(tmp_path):
     with Rig(tmp_path) as rig:
         told = []
         rig.partition.on_consumable = lambda: told.append(files_in(tmp_path))
@@ -91,7 +91,7 @@ def test_it_is_readable_when_finished_and_says_so_once(tmp_path):
 
 
 @pytest.mark.parametrize("compression", list(Compression))
-def test_each_reader_gets_what_is_its_own_and_what_is_everybody_s(tmp_path, compression):
+def test_each_reader_receives_its_own_and_the_broadcast_buffers(tmp_path, compression):
     with Rig(tmp_path, 3, compression=compression) as rig:
         rig.put(0, b"a" * SIZE)
         rig.put(2, b"c")
@@ -179,7 +179,7 @@ def all_taken(rig):
     give(pool, *taken)
 
 
-def test_a_writer_waits_for_what_others_have_to_give_back(tmp_path):
+def test_a_writer_blocks_until_segments_are_recycled(tmp_path):
     """The pool may have shrunk: then its segments are still in use somewhere else."""
     with Rig(tmp_path, segments=6) as rig:
         with all_taken(rig):
@@ -191,7 +191,7 @@ def test_a_writer_waits_for_what_others_have_to_give_back(tmp_path):
         assert Reading(rig, 0).rest() == [b"late"]
 
 
-def test_a_writer_that_waits_learns_of_the_release(tmp_path):
+def test_a_release_wakes_a_blocked_writer(tmp_path):
     with Rig(tmp_path, segments=6) as rig, all_taken(rig):
         writer = Thread(lambda: rig.put(0, b"never"))
         rig.partition.release()
@@ -203,7 +203,7 @@ def test_a_writer_that_waits_learns_of_the_release(tmp_path):
 
 
 @pytest.mark.spec("P3")
-def test_several_read_at_once_and_one_that_leaves_disturbs_nobody(tmp_path):
+def test_readers_of_one_subpartition_are_independent(tmp_path):
     with Rig(tmp_path, segments=32) as rig:
         wanted = [bytes([number]) for number in range(20)]
         for one in wanted:
@@ -260,7 +260,7 @@ def test_release_removes_the_file(tmp_path, finished):
 
 
 @pytest.mark.parametrize("finished", [False, True])
-def test_only_what_is_finished_can_be_kept(tmp_path, finished):
+def test_only_a_finished_partition_is_kept(tmp_path, finished):
     rig = Rig(tmp_path)
     rig.put(0, b"data")
     if finished:
@@ -321,7 +321,7 @@ def test_release_while_a_step_reads(tmp_path):
 
 
 @pytest.mark.spec("G8")
-def test_readers_learn_why_it_was_released(tmp_path):
+def test_readers_receive_the_cause_of_the_release(tmp_path):
     with Rig(tmp_path) as rig:
         rig.put(0, b"data")
         rig.partition.finish()
@@ -338,7 +338,7 @@ def test_readers_learn_why_it_was_released(tmp_path):
         assert not told.reader.next_is_data
 
 
-def test_a_file_that_cannot_be_removed_is_no_failure_of_who_releases(tmp_path, caplog, monkeypatch):
+def test_a_file_that_cannot_be_removed_is_logged_and_release_succeeds(tmp_path, caplog, monkeypatch):
     with Rig(tmp_path) as rig:
         rig.partition.finish()
         monkeypatch.setattr(os, "unlink", refuse)
@@ -347,7 +347,7 @@ def test_a_file_that_cannot_be_removed_is_no_failure_of_who_releases(tmp_path, c
         assert rig.path in caplog.text
 
 
-def test_a_file_that_somebody_else_has_removed(tmp_path):
+def test_a_removed_file_fails_its_readers(tmp_path):
     with Rig(tmp_path) as rig:
         rig.partition.finish()
         rig.partition._file.remove()

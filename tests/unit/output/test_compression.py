@@ -36,7 +36,7 @@ def counted():
 
 @pytest.mark.spec("P3")
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_was_compressed_comes_back(codec):
+def test_compressed_bytes_are_decompressed_equal(codec):
     compressor, back = Compressor(codec), memoryview(bytearray(len(TEXT)))
     stored = compressor.compress(TEXT)
     assert len(stored) < len(TEXT) / 8
@@ -133,7 +133,7 @@ def test_several_threads_decompress_at_once(codec):
 
 @pytest.mark.spec("N1", "P3")
 @pytest.mark.parametrize("compression", [Compression.LZ4, Compression.ZSTD])
-def test_what_another_worker_has_compressed_is_unpacked_to_exactly_its_size(compression):
+def test_received_compressed_bytes_are_unpacked_to_exactly_their_size(compression):
     stored = Compressor(compression).compress(TEXT)
     unpacker, codec = Unpacker(), numbered.CODECS.index(compression)
     for _ in range(2):
@@ -147,6 +147,6 @@ def test_what_another_worker_has_compressed_is_unpacked_to_exactly_its_size(comp
 
 @pytest.mark.spec("N8")
 @pytest.mark.parametrize("codec", [-1, 0, 3, 255])
-def test_a_codec_that_there_is_not_is_refused(codec):
+def test_an_unknown_codec_is_refused(codec):
     with pytest.raises(CorruptStream, match=f"a codec {codec}, which there is not"):
         Unpacker().unpack(codec, b"...", 100)

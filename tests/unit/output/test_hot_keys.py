@@ -294,7 +294,7 @@ def test_keys_that_cannot_even_be_had_are_passed_over():
     assert stream.shares == {"'a'": 1.0}
 
 
-def test_two_spans_whose_keys_cannot_be_compared_any_more():
+def test_keys_that_stop_being_comparable_are_no_error():
     stream = Stream()
     odd = [Odd(showing="one"), Odd(showing="two")]
     stream.run(14, 100, [10], lambda position: odd[0])
@@ -304,7 +304,7 @@ def test_two_spans_whose_keys_cannot_be_compared_any_more():
     stream.hot.shares()
 
 
-def test_anybody_may_ask_while_records_pass():
+def test_shares_can_be_read_by_another_thread_while_records_pass():
     hot = HotKeys(itertools.count(0, 100_000).__next__, random.Random(0).randrange)
     keys = ["a", "b", *range(998)]
 
@@ -387,7 +387,7 @@ def test_other_selectors_have_no_keys(make):
 
 
 @pytest.mark.parametrize("hot_keys", [True, False])
-def test_a_worker_s_writer_looks_for_them_if_it_is_told_to(hot_keys):
+def test_a_writer_of_a_worker_counts_hot_keys_if_they_are_enabled(hot_keys):
     with Environment(memory_bytes=2**20) as worker:
         words = worker.partition(partition_id(0), subpartitions=2)
         writer = worker.writer(words, Hash(lambda word: word), StrSerializer(), hot_keys=hot_keys)

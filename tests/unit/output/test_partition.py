@@ -20,7 +20,7 @@ from headgate.record import Batch, CheckpointBarrier, EndOfPartition, UserEvent,
         (PartitionType.BLOCKING, "blocking", False, False, False),
     ],
 )
-def test_each_type_says_what_it_is(kind, label, pipelined, bounded, back_pressure):
+def test_each_partition_type_has_label_and_flags(kind, label, pipelined, bounded, back_pressure):
     assert (kind.label, kind.pipelined, kind.bounded, kind.back_pressure) == (label, pipelined, bounded, back_pressure)
     assert len(PartitionType) == 3
 
@@ -307,7 +307,7 @@ class Offered:
 
 
 @pytest.mark.spec("M6", "M9")
-def test_a_writer_that_finds_its_partition_gone_still_wakes_whoever_gets_its_buffer():
+def test_a_writer_of_a_released_partition_still_wakes_the_listener_that_is_granted_its_segment():
     """Its last segment goes to a task of another pool, which sleeps: the error must not swallow the wake-up."""
     with Exchange(segments=2, required=1, maximum=1) as exchange:
         other = exchange.memory.create_pool("other", required=1)

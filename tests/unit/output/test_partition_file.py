@@ -31,7 +31,7 @@ def either_checksum(request, monkeypatch):
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_each_reader_gets_its_own_and_what_is_for_all_in_order(tmp_path, codec, either_checksum):
+def test_each_reader_reads_its_own_and_the_broadcast_chunks_in_order(tmp_path, codec, either_checksum):
     one = writer(tmp_path, compression=codec)
     one.append([data(0, b"a"), data(1, TEXT), event(b"first"), data(0, TEXT)])
     one.append([data(ALL, b"both"), data(1, b"b"), event(b"mine", channel=1)])
@@ -49,7 +49,7 @@ def test_each_reader_gets_its_own_and_what_is_for_all_in_order(tmp_path, codec, 
     again.remove()
 
 
-def test_what_is_compressed_takes_less(tmp_path):
+def test_compressed_chunks_take_fewer_bytes(tmp_path):
     sizes = {}
     for codec in CODECS:
         one = writer(tmp_path, compression=codec)
@@ -176,7 +176,7 @@ def test_nothing_is_to_be_found_before_the_end(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_nothing_is_left_of_what_is_discarded(tmp_path):
+def test_a_discarded_file_is_removed(tmp_path):
     one = writer(tmp_path)
     one.append([data(0, TEXT)])
     one.discard()
@@ -360,7 +360,7 @@ def test_the_quota_has_the_bytes_until_the_file_is_gone(tmp_path):
     assert quota.used == 0
 
 
-def test_what_is_found_counts_even_beyond_the_quota(tmp_path):
+def test_an_opened_file_counts_even_beyond_the_quota(tmp_path):
     writer(tmp_path).finish().close()
     quota = Quota(10, "quota")
     file = opened(tmp_path, quota=quota)
@@ -470,7 +470,7 @@ COMPRESSED, EVENT = 1 << 30, 1 << 31
         (16, 10, 10 | EVENT, 0),  # another checksum
     ],
 )
-def test_an_index_that_somebody_has_made_up_is_not_believed(tmp_path, entry):
+def test_a_forged_index_is_a_storage_error(tmp_path, entry):
     header = Header(Compression.NONE, 0, 1, SEGMENT).encode()
     index = Index.encode([b"", ENTRY.pack(*entry)], [0, 0 if entry[2] & EVENT else 1])
     (tmp_path / "a.partition").write_bytes(header + b"x" * 10_000 + index + trailer(header, index, 10_016))
@@ -498,7 +498,7 @@ def test_a_file_that_loses_its_end_while_it_is_read(tmp_path):
     file.remove()
 
 
-def test_what_is_not_there_or_no_file_is_an_error(tmp_path):
+def test_a_missing_or_irregular_file_is_an_error(tmp_path):
     with pytest.raises(StorageError, match=r"a\.partition: cannot be read: No such file"):
         opened(tmp_path)
     os.mkfifo(tmp_path / "fifo.partition")
@@ -537,7 +537,7 @@ def test_an_index_that_does_not_fit_into_memory_is_an_error(tmp_path, monkeypatc
         opened(tmp_path, segment_size=SEGMENT)
 
 
-def test_no_memory_is_taken_for_what_only_the_file_claims(tmp_path):
+def test_a_claimed_index_size_allocates_no_memory(tmp_path):
     file = writer(tmp_path).finish()
     path, size = file.path, 1 << 40
     file.close()

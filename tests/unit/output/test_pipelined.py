@@ -123,7 +123,7 @@ def test_adding_behind_an_unfinished_buffer_counts_as_finishing_it():
         assert queue.poll() == b"b"
 
 
-def test_a_flush_tells_again_of_what_could_have_waited_for_more():
+def test_a_flush_wakes_the_reader_again_for_queued_buffers():
     with Queue() as queue:
         queue.finish(queue.add(b"a"))
         assert queue.told == 1
@@ -241,7 +241,7 @@ def test_the_backlog_counts_data_only():
         assert backlog() == 0
 
 
-def test_a_reader_that_comes_late_is_told_at_once():
+def test_a_reader_that_attaches_to_queued_data_is_woken_at_once():
     with Queue(listen=False) as queue:
         queue.finish(queue.add(b"a"))
         assert queue.told == 0
@@ -252,14 +252,14 @@ def test_a_reader_that_comes_late_is_told_at_once():
             queue.subpartition.attach_locked(Listener())
 
 
-def test_a_reader_that_comes_to_an_empty_queue_is_not_told():
+def test_a_reader_that_attaches_to_an_empty_queue_is_not_woken():
     with Queue(listen=False) as queue:
         queue.locked(queue.subpartition.attach_locked, queue.listener)
         assert queue.told == 0
 
 
 @pytest.mark.parametrize("announced", [False, True])
-def test_release_drops_everything_and_tells_the_reader(announced):
+def test_release_drops_all_buffers_and_wakes_the_reader(announced):
     """Also one that knows of data: it may be waiting for credit before it takes it."""
     with Queue() as queue:
         if announced:
@@ -280,7 +280,7 @@ def test_release_drops_everything_and_tells_the_reader(announced):
             last.finish_locked()
 
 
-def test_what_comes_after_a_release_is_dropped():
+def test_buffers_and_events_after_a_release_are_dropped():
     with Queue() as queue:
         queue.locked(queue.subpartition.release_locked)
         queue.finish(queue.add(b"a"))
@@ -309,7 +309,7 @@ def test_nothing_is_added_after_the_end():
 
 
 @pytest.mark.spec("N2")
-def test_it_says_whether_a_poll_gives_data():
+def test_next_is_data_is_true_if_a_poll_returns_data():
     with Queue() as queue:
         look = lambda: queue.subpartition.next_is_data  # noqa: E731
         assert not look(), "nothing is there"
@@ -382,7 +382,7 @@ def test_it_is_drained_when_the_end_was_polled():
         assert look()
 
 
-def test_what_was_released_is_not_drained():
+def test_a_released_subpartition_is_not_drained():
     with Queue() as queue:
         queue.locked(queue.subpartition.release_locked)
         assert not queue.subpartition.drained

@@ -20,7 +20,7 @@ def finished(tmp_path, subpartitions=1, *, each=12, **rig):
 
 
 @pytest.mark.spec("P3")
-def test_a_reader_is_told_once_and_has_so_many_at_hand(tmp_path):
+def test_a_reader_is_woken_once_and_has_at_most_its_limit_of_buffers(tmp_path):
     with finished(tmp_path, most=4) as rig:
         reading = Reading(rig, 0)
         reader = reading.reader
@@ -39,7 +39,7 @@ def test_a_reader_is_told_once_and_has_so_many_at_hand(tmp_path):
         assert (reader.readable, reading.told) == (4, 1), "it knows that there is something"
 
 
-def test_it_is_told_again_when_it_had_nothing(tmp_path):
+def test_a_reader_without_buffers_is_woken_again(tmp_path):
     with finished(tmp_path, most=2) as rig:
         reading = Reading(rig, 0)
         rig.step_out()
@@ -100,7 +100,7 @@ def test_where_there_is_little_memory_all_get_the_same(tmp_path):
         assert [one.reader.readable for one in readings[1:]] == [6, 6]
 
 
-def test_they_take_turns(tmp_path):
+def test_readers_are_served_round_robin(tmp_path):
     with finished(tmp_path, 3, most=2) as rig:
         readings = [Reading(rig, index) for index in range(3)]
         for told in ([1, 0, 0], [1, 1, 0], [1, 1, 1]):
@@ -108,7 +108,7 @@ def test_they_take_turns(tmp_path):
             assert [one.told for one in readings] == told
 
 
-def test_it_sleeps_until_somebody_wants_more(tmp_path):
+def test_the_read_ahead_blocks_until_a_reader_has_half_its_buffers(tmp_path):
     with finished(tmp_path, most=4) as rig:
         assert rig.woken == 0
         reading = Reading(rig, 0)
@@ -126,7 +126,7 @@ def test_it_sleeps_until_somebody_wants_more(tmp_path):
         assert rig.woken == 2
 
 
-def test_it_sleeps_until_there_is_memory_and_the_first_stays_the_first(tmp_path):
+def test_the_read_ahead_blocks_until_there_is_memory_and_keeps_the_order_of_readers(tmp_path):
     with finished(tmp_path, 2, segments=8, most=4) as rig:
         taken = take_all(rig.ahead.pool)
         first, second = Reading(rig, 0), Reading(rig, 1)
@@ -150,7 +150,7 @@ def test_events_need_no_memory(tmp_path):
 
 
 @pytest.mark.spec("M8")
-def test_while_memory_is_lent_it_looks_now_and_then(tmp_path):
+def test_while_memory_is_lent_the_read_ahead_polls_at_intervals(tmp_path):
     with finished(tmp_path, segments=8, most=100) as rig:
         reading = Reading(rig, 0)
         rig.step_out()
@@ -168,7 +168,7 @@ def test_while_memory_is_lent_it_looks_now_and_then(tmp_path):
 
 
 @pytest.mark.spec("M9")
-def test_who_leaves_while_it_is_read_for_gives_all_back(tmp_path):
+def test_a_reader_that_leaves_during_a_step_recycles_all_its_buffers(tmp_path):
     with finished(tmp_path) as rig:
         reading = Reading(rig, 0)
         rig.partition._file = gated = Gated(rig.partition._file, "read_many")
@@ -194,7 +194,7 @@ def test_who_leaves_while_it_is_read_for_gives_all_back(tmp_path):
 
 @pytest.mark.spec("M9")
 @pytest.mark.parametrize("error", [StorageError("cannot be read", path="/data/x"), RuntimeError("a bug")])
-def test_an_error_is_its_reader_s_after_what_was_read(tmp_path, error):
+def test_an_error_is_raised_to_its_reader_after_the_buffers_read_before(tmp_path, error):
     with finished(tmp_path, most=4) as rig:
         bad, good = Reading(rig, 0), Reading(rig, 0)
         rig.step_out()
@@ -222,7 +222,7 @@ def test_an_error_is_its_reader_s_after_what_was_read(tmp_path, error):
         assert good.rest() == [bytes([0, number]) for number in range(12)]
 
 
-def test_an_error_wakes_who_has_nothing(tmp_path):
+def test_an_error_wakes_a_reader_without_buffers(tmp_path):
     with finished(tmp_path) as rig:
         reading = Reading(rig, 0)
 

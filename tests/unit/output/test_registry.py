@@ -166,7 +166,7 @@ def test_only_a_partition_s_own_handlers_are_called():
 
 
 @pytest.mark.spec("K4")
-def test_who_subscribes_to_nothing_is_told_so():
+def test_subscribing_to_an_unknown_partition_is_an_error():
     with Exchange() as exchange, pytest.raises(PartitionNotFound):
         exchange.registry.subscribe(partition_id(7), "x", print)
 

@@ -130,7 +130,7 @@ def test_hash_refuses_more_channels_than_key_groups():
         Hash(lambda value: value, max_parallelism=8).connect(9)
 
 
-def test_broadcast_says_so():
+def test_only_broadcast_has_the_broadcast_flag():
     assert Broadcast().broadcast
     assert not any(MAKERS[name]().broadcast for name in MAKERS if name != "broadcast")
 
@@ -170,13 +170,13 @@ def test_a_bad_answer_is_an_error_that_names_the_function(answer):
             assert "str" in text
 
 
-def test_what_a_function_raises_is_not_hidden():
+def test_an_error_of_a_partitioner_is_raised():
     selector = connected(Custom(lambda value, channels: 1 // 0), 2)
     with pytest.raises(ZeroDivisionError):
         selector.choose("x")
 
 
-def test_a_selector_of_one_s_own():
+def test_a_user_defined_selector_is_used():
     class Alternating(Selector[int]):
         def choose(self, value):
             return value % self.channels

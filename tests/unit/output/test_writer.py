@@ -109,7 +109,7 @@ def test_the_end_flushes_everything_in_order():
 
 
 @W4
-def test_a_tick_never_waits_and_what_was_left_goes_first():
+def test_a_tick_never_blocks_and_the_next_one_continues_with_the_rest():
     sync = HookedSync(lambda _: pytest.fail("the flusher waits for memory"))
     with Exchange(sync=sync, required=2, maximum=2, segment_size=32) as exchange:
         records = [bytes([i]) * 25 for i in range(10)]
@@ -138,7 +138,7 @@ def test_a_tick_that_ran_out_of_memory_in_one_channel_still_serves_the_others():
 
 
 @W4
-def test_the_task_goes_on_with_what_a_tick_left():
+def test_the_task_continues_with_the_bytes_a_tick_left():
     got = []
     sync = HookedSync(lambda _: got.extend(exchange.take()))
     with Exchange(sync=sync, required=2, maximum=2, segment_size=16) as exchange:
@@ -173,7 +173,7 @@ def test_a_tick_does_nothing_while_the_task_writes():
 
 @W4
 @pytest.mark.parametrize("timeout", ["auto", "10ms"])
-def test_what_others_could_read_is_not_held_back_while_the_task_waits_for_memory(timeout):
+def test_the_flusher_flushes_other_channels_while_the_task_blocks_for_memory(timeout):
     """One slow reader blocks the task; the flusher still lets the other channels have what was written."""
     seen = []
 

@@ -94,7 +94,7 @@ def test_a_batch_is_copied_like_its_values(values):
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
-def test_what_cannot_change_is_its_own_copy(value):
+def test_an_immutable_value_is_not_copied(value):
     assert copied(value) is value
     assert copied_batch([value])[0] is value
 
@@ -107,13 +107,13 @@ def test_what_cannot_change_is_its_own_copy(value):
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
-def test_what_can_change_is_copied(value):
+def test_a_mutable_value_is_copied(value):
     assert copied(value) is not value
     assert repr(copied(value)) == repr(value)
 
 
 @pytest.mark.parametrize("values", [[1, "a", None], [("a", 1), ("b", 2)], []])
-def test_a_batch_in_which_nothing_can_change_is_the_same_list(values):
+def test_a_batch_of_immutable_values_is_the_same_list(values):
     assert copied_batch(values) is values
 
 
@@ -123,6 +123,6 @@ def test_a_dict_whose_keys_are_not_atomic_is_copied_deeply():
     assert copied(value) is not value
 
 
-def test_what_cannot_be_copied_says_what_to_do():
+def test_the_error_of_a_value_that_cannot_be_copied_names_object_reuse():
     with pytest.raises(TypeError, match=r"lock cannot be copied .* execution\.object_reuse"):
         copied(threading.Lock())

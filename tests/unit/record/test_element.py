@@ -184,7 +184,7 @@ class Picky(Serializer[str]):
 
 
 @pytest.mark.parametrize("tag", [1, 2, 3, 5])
-def test_what_a_user_s_serializer_raises_is_a_serialization_error(tag):
+def test_an_error_of_a_users_serializer_is_a_serialization_error(tag):
     heads = {1: b"", 2: bytes(8), 3: b"\x01\0\0\0\x02\0\0\0", 5: b"\0"}
     with pytest.raises(SerializationError, match="Picky"):
         decode_element(memoryview(bytes([tag]) + heads[tag] + b"no"), Picky(), WHERE)

@@ -29,12 +29,12 @@ class ExplodesOnLoad:
 
 
 @pytest.mark.parametrize("arguments", [(), ("me",), (object(), "me")])
-def test_nobody_makes_a_peer_by_hand(arguments):
+def test_a_peer_cannot_be_constructed_directly(arguments):
     with pytest.raises(TypeError):
         AuthenticatedPeer(*arguments)
 
 
-def test_nobody_derives_from_a_peer():
+def test_a_peer_cannot_be_subclassed():
     with pytest.raises(TypeError, match="made by the handshake"):
         type("Fake", (AuthenticatedPeer,), {})
 
@@ -69,7 +69,7 @@ def test_pickle_asks_for_the_proof(peer):
 SOURCES = sorted(Path(headgate.__file__).parent.rglob("*.py"))
 
 
-def test_only_the_handshake_vouches():
+def test_only_the_handshake_creates_a_peer():
     found = {path.parts[-2] + "/" + path.name for path in SOURCES if re.search(r"\b_vouch\b", path.read_text())}
     assert found <= {"record/peer.py", "wire/handshake.py"}
 
@@ -83,7 +83,7 @@ def test_only_one_module_imports_pickle():
 @pytest.mark.parametrize(
     ("value", "named"), [(lambda: 0, "function"), (threading.Lock(), "_thread.lock"), (Refuses(), "Refuses")]
 )
-def test_what_cannot_be_pickled_is_named(value, named):
+def test_the_error_of_an_unpicklable_value_names_its_type(value, named):
     serializer = PickleSerializer(ME)
     for act in (lambda: serializer.encode(value), lambda: serializer.encode_batch([1, value, 2])):
         with pytest.raises(
@@ -103,7 +103,7 @@ def test_what_cannot_be_pickled_is_named(value, named):
         pickle.dumps(list(range(100)))[:-3],
     ],
 )
-def test_what_cannot_be_unpickled_is_one_kind_of_error(data):
+def test_bytes_that_cannot_be_unpickled_are_a_serialization_error(data):
     serializer = PickleSerializer(ME)
     for act in (serializer.decode, serializer.decode_batch):
         with pytest.raises(SerializationError, match="pickle cannot read these bytes"):

@@ -127,7 +127,7 @@ def test_every_count_and_length_is_checked(data):
         Digits().decode_batch(memoryview(data))
 
 
-def test_what_a_users_encode_raises_names_the_serializer_and_the_type():
+def test_an_error_of_a_users_encode_names_serializer_and_type():
     class Broken(Digits):
         def encode(self, value):
             raise ZeroDivisionError("oops")
@@ -158,7 +158,7 @@ def test_a_decoder_that_keeps_its_data_cannot_read_it_later():
         bytes(kept[0])
 
 
-def test_a_decoder_that_exports_its_data_is_told_so():
+def test_a_decoder_that_exports_its_data_is_an_error_that_names_lends():
     class Exporter(Digits):
         def decode(self, data):
             return pa.py_buffer(data)
@@ -239,7 +239,7 @@ def test_typed_values_come_back_as_they_were(hint, value):
     ],
 )
 @pytest.mark.parametrize("batch", [False, True])
-def test_untyped_refuses_what_would_come_back_different(value, named, batch):
+def test_untyped_msgpack_refuses_values_it_would_change(value, named, batch):
     serializer = MsgpackSerializer()
     with pytest.raises(SerializationError) as caught:
         serializer.encode_batch([1, value]) if batch else serializer.encode(value)
@@ -263,7 +263,7 @@ def test_untyped_refuses_what_would_come_back_different(value, named, batch):
         (dt.datetime, dt.datetime(2024, 2, 29, tzinfo=dt.timezone(dt.timedelta(hours=2)))),
     ],
 )
-def test_typed_refuses_other_types_where_they_are_sent(hint, value):
+def test_typed_msgpack_refuses_other_types_when_encoding(hint, value):
     with pytest.raises(SerializationError, match="cannot write a record of type"):
         MsgpackSerializer(hint).encode_batch([value])
     with pytest.raises(SerializationError, match="cannot write a record of type"):
@@ -396,7 +396,7 @@ def test_f_rounds_as_its_user_chose():
         ("<f", 1e300),
     ],
 )
-def test_a_struct_refuses_what_it_would_change(format_, value):
+def test_a_struct_refuses_values_it_would_change(format_, value):
     with pytest.raises(SerializationError, match=f"struct:{format_[0]}.* cannot write a record of type"):
         StructSerializer(format_).encode_batch([value])
 
@@ -520,7 +520,7 @@ def test_only_instances_are_registered():
         SerializerRegistry().register(int, Digits)
 
 
-def test_what_is_not_needed_is_not_imported():
+def test_unused_serializers_are_not_imported():
     code = """
 import sys
 import headgate.record.serializer, headgate.record.registry

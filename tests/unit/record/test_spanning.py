@@ -55,7 +55,7 @@ def spilling(tmp_path):
 
 
 @pytest.mark.spec("R1")
-def test_the_writer_says_which_of_three_things_happened():
+def test_copy_to_returns_one_of_three_results():
     writer = SpanningWriter()
     writer.begin((LENGTH.pack(5), b"hello"))
     assert not writer.begun
@@ -118,7 +118,7 @@ def test_the_writer_keeps_nothing_of_a_large_record():
 
 
 @pytest.mark.spec("R2")
-def test_the_reader_says_which_of_three_things_happened():
+def test_read_returns_one_of_three_results():
     data = framed(b"hello", b"world")
     records, said = read_all(SpanningReader(SMALL, "channel 0"), [data[:6], data[6:11], data[11:]])
     assert records == [b"hello", b"world"]

@@ -154,7 +154,7 @@ def delivered(operator, n):
 
 @pytest.mark.spec("K3")
 @pytest.mark.parametrize("between", ["watermark", "status"])
-def test_out_of_order_no_result_overtakes_what_came_before_its_value(between):
+def test_out_of_order_no_result_overtakes_an_earlier_watermark_or_status(between):
     doors, order = Doors(), []
     with Waking(MapAsync(doors, 10, False)) as harness:
         harness.emit = lambda values, times=None: order.extend(values)
@@ -234,7 +234,7 @@ def test_out_of_order_watermarks_behind_a_slow_value_take_no_memory(done):
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_no_more_than_capacity_are_on_their_way(ordered):
+def test_at_most_capacity_coroutines_run(ordered):
     running = most = 0
 
     async def count(value):
@@ -419,7 +419,7 @@ def test_in_time_is_in_time_and_a_timeout_of_the_users_own_stays_that():
             run(harness, [1])
 
 
-def test_close_cancels_what_is_on_its_way():
+def test_close_cancels_running_coroutines():
     ended = []
 
     async def forever(value):
@@ -491,7 +491,7 @@ class Client(MapFunction):
         self.life.append("close")
 
 
-def test_a_function_object_lives_on_the_loop():
+def test_a_function_object_is_opened_and_closed_on_the_event_loop():
     function = Client()
     with OperatorHarness(MapAsync(function), subtask=2) as harness:
         harness.process([1])

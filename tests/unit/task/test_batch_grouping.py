@@ -30,7 +30,7 @@ def filled(grouping, batches=10, keys=4):
     return {key: [f"{b}-{n}" for b in range(batches) for n in range(20) if n % keys == key] for key in range(keys)}
 
 
-def test_what_fits_stays_in_memory_in_the_order_of_its_keys():
+def test_groups_that_fit_stay_in_memory_in_the_order_of_their_first_values():
     quota = CountedQuota()
     grouping = Grouping(space(2**20, quota=quota))
     expected = filled(grouping)
@@ -39,7 +39,7 @@ def test_what_fits_stays_in_memory_in_the_order_of_its_keys():
 
 
 @pytest.mark.parametrize("codec", Compression)
-def test_what_does_not_fit_is_spilled_and_merged(codec):
+def test_groups_that_do_not_fit_are_spilled_and_merged(codec):
     quota, told = CountedQuota(), []
     disk = space(2_000, StrSerializer(), quota=quota, compression=codec)
     grouping = Grouping(disk, spilled=told.append)
@@ -97,7 +97,7 @@ def test_equal_keys_of_different_types_are_one_key():
     grouping.close()
 
 
-def test_what_a_key_has_left_is_skipped():
+def test_unread_values_of_a_key_are_skipped():
     grouping = Grouping(space(500))
     filled(grouping)
     assert sorted(key for key, several in grouping.groups()) == [0, 1, 2, 3]
@@ -255,11 +255,11 @@ class Rude:
         (Rude(), 1, 1000),
     ],
 )
-def test_memory_is_about_what_it_is(value, least, most):
+def test_estimated_memory_is_near_the_actual_size(value, least, most):
     assert least <= memory_of([value]) <= most
     assert 100 * least <= memory_of([value] * 100) <= 100 * most
 
 
-def test_a_large_value_among_small_ones_is_seen_in_its_turn():
+def test_a_large_value_among_small_ones_is_sampled_at_its_position():
     values = ["x"] * 99 + ["y" * 100_000]
     assert 50_000 < sum(memory_of(values, turn) for turn in range(100)) / 100 < 200_000

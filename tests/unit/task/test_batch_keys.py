@@ -327,6 +327,6 @@ def test_a_cancelled_job_ends_between_two_keys(memory):
     assert quota.taken == 0
 
 
-def test_what_was_grouped_is_an_operator_for_batches_only():
+def test_a_keyed_operator_is_grouped_only_in_batch():
     operator = KeyedProcess(first, Seen())
     assert isinstance(operator.in_batch(), Grouped)

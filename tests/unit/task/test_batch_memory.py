@@ -40,7 +40,7 @@ def test_ten_times_the_limit_finishes_within_it(what, keys, results):
     assert found["memory"] < 1.5 * LIMIT + 2 * MIB  # the interpreter's own disorder counts, too
 
 
-def test_without_a_limit_that_reaches_them_they_take_what_they_take():
+def test_without_an_effective_limit_memory_is_not_bounded():
     """Otherwise the test above would prove nothing."""
     found = measured("process", 1024 * MIB, RECORDS, 30_000)
     assert found["spilled"] == 0

@@ -122,7 +122,7 @@ def test_names_and_types_of_the_first_rows(rows, expected):
 
 
 @pytest.mark.parametrize("rows", [[("to", 1)], [{"n": 1, "word": "to", "more": 0}], [Named("to", 1)], [Data("to", 1)]])
-def test_a_schema_says_names_and_types(rows):
+def test_a_schema_sets_names_and_types(rows):
     schema = pa.schema([("word", pa.large_string()), ("n", pa.int16())])
     with OperatorHarness(ToArrow(schema, 10)) as harness:
         harness.process(rows)

@@ -104,7 +104,7 @@ def test_nothing_is_serialized_between_operators():
 
 
 @pytest.mark.spec("K1")
-def test_an_output_goes_to_all_who_read_it():
+def test_an_output_is_emitted_to_all_its_readers():
     chain = chain_of([PassOn(), Map(len), Map(str.upper)], [None, (0, None), (0, None)])
     lengths, upper, plain = Paper(), Paper(), Paper()
     chain.links[1].add_writer(lengths, None)
@@ -117,7 +117,7 @@ def test_an_output_goes_to_all_who_read_it():
 
 
 @pytest.mark.spec("K1")
-def test_side_outputs_go_to_those_who_asked_for_the_tag():
+def test_a_side_output_is_emitted_to_the_readers_of_its_tag():
     class Sorter(PassOn):
         def process(self, values, times):
             self.out.emit([value for value in values if value >= 0], None)
@@ -160,7 +160,7 @@ def test_it_opens_from_the_end_and_finishes_from_the_head():
 
 
 @pytest.mark.parametrize("failing", ["open", "close"])
-def test_what_was_opened_is_closed_whatever_fails(failing):
+def test_opened_operators_are_closed_once_after_any_failure(failing):
     notes = []
     chain = chain_of(
         [Noting(notes, "a"), Noting(notes, "b", fails=failing), Noting(notes, "c")], [None, (0, None), (1, None)]
@@ -197,7 +197,7 @@ def test_every_operator_counts_records_in_and_out_and_side_outputs_by_tag():
 
 
 @pytest.mark.spec("K1")
-def test_rows_of_arrow_batches_are_what_is_counted():
+def test_arrow_batches_are_counted_by_rows():
     chain = chain_of([PassOn(), ToArrow(batch_rows=4), FromArrow()], [None, (0, None), (1, None)])
     chain.open()
     chain.head.process(list(range(10)), None)

@@ -101,7 +101,7 @@ def test_each_record_shows_its_own_value_though_the_function_changes_its_accumul
     assert harness.values == expected
 
 
-def test_who_gets_a_value_cannot_change_what_is_kept():
+def test_changing_a_result_does_not_change_the_state():
     with OperatorHarness(KeyedAggregateField(lambda row: 1, "n", "min_by")) as harness:
         harness.process([{"n": 1}])
         harness.values[0]["n"] = 99
@@ -237,7 +237,7 @@ def test_an_unknown_aggregate_is_refused():
         lambda: KeyedProcess(bool, lambda value, ctx: 1 / value),
     ],
 )
-def test_what_user_code_raises_names_the_operator(make):
+def test_an_error_of_user_code_names_operator_and_subtask(make):
     with OperatorHarness(make(), subtask=2) as harness, pytest.raises(UserCodeError, match="subtask 2") as caught:
         harness.process([0, 0])
     assert caught.value.operator == type(harness.operator).__name__
@@ -365,7 +365,7 @@ def test_side_outputs_of_values_and_timers():
     assert harness.sides == {"late": [-5, "timer"]}
 
 
-def test_a_function_may_go_on_changing_what_it_has_yielded():
+def test_a_function_may_change_a_value_it_has_yielded():
     class Collect(KeyedProcessFunction):
         def open(self, context):
             self.all = context.get_state("all", {"n": []})
@@ -383,7 +383,7 @@ def test_a_function_may_go_on_changing_what_it_has_yielded():
     assert harness.values == [{"n": [1]}, {"n": [1, 2]}, {"n": [1, 2, 3]}] == harness.sides["late"]
 
 
-def test_a_plain_function_has_no_timers_and_is_told_why():
+def test_a_timer_of_a_plain_function_is_an_error_with_the_remedy():
     def register(value, ctx):
         ctx.timer_service().register_event_time_timer(5)
 

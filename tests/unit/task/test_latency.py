@@ -50,7 +50,7 @@ class Hand:
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=300))
-def test_percentiles_are_what_so_many_do_not_exceed(took_us):
+def test_a_percentile_is_the_least_value_that_its_share_does_not_exceed(took_us):
     found = LatencyStatistics.of(3, took_us)
     assert (found.source, found.count, found.max_us) == (3, len(took_us), max(took_us))
     for q, least in ((50, found.p50_us), (99, found.p99_us)):
@@ -58,7 +58,7 @@ def test_percentiles_are_what_so_many_do_not_exceed(took_us):
         assert sum(one < least for one in took_us) * 100 < q * len(took_us), "and no less does"
 
 
-def test_markers_are_told_apart_by_their_source():
+def test_markers_are_counted_by_source():
     clock = Hand()
     latencies = Latencies(clock)
     for took_us, vertex in ((5_000, 9), (100, 2), (300, 2), (200, 2)):
@@ -77,7 +77,7 @@ def test_a_clock_that_is_ahead_does_not_make_latency_negative():
 
 
 @pytest.mark.parametrize("passed_s", [61, -3600])
-def test_what_is_older_than_a_minute_does_not_count(passed_s):
+def test_markers_older_than_a_minute_do_not_count(passed_s):
     clock = Hand()
     latencies = Latencies(clock)
     latencies.add(marker(clock.now_ns - SECOND_NS))
@@ -102,7 +102,7 @@ def test_memory_is_bounded_and_the_newest_are_kept():
     assert min(took_ns // 1000 for _, _, took_ns in latencies._ring) == 10_000 - 2048
 
 
-def test_anybody_may_ask_while_markers_come():
+def test_statistics_can_be_read_by_another_thread_while_markers_are_added():
     latencies, rounds = Latencies(itertools.count(EPOCH_NS).__next__), 20_000
     with switching_often():
         coming = Beside(lambda: [latencies.add(marker(EPOCH_NS, n % 5)) for n in range(rounds)])
@@ -157,7 +157,7 @@ def test_a_marker_goes_on_behind_the_records_before_it_and_past_the_operators():
     assert loop.latencies() == [LatencyStatistics(7, 1, 3_000, 3_000, 3_000)]
 
 
-def test_operators_do_not_see_it_and_a_sink_notes_it():
+def test_operators_do_not_receive_a_marker_and_a_sink_notes_it():
     operator = Noting()
     loop = read(Script((0, marker()), (0, EndOfPartition())), chained(operator), [])
     assert operator.notes == [("end", 0)]
@@ -165,20 +165,20 @@ def test_operators_do_not_see_it_and_a_sink_notes_it():
 
 
 @pytest.mark.parametrize("channel", [0, 1, 2])
-def test_it_may_come_by_either_input(channel):
+def test_a_marker_is_noted_from_either_input(channel):
     paper = Paper()
     loop = read(Script((channel, marker(vertex=5))), chained(Noting(), paper), [paper], inputs=(0, 0, 1))
     assert paper.notes[0] == marker(vertex=5)
     assert [one.source for one in loop.latencies()] == [5]
 
 
-def test_it_leaves_by_side_outputs_too():
+def test_a_marker_is_emitted_to_side_outputs_too():
     paper = Paper()
     read(Script((0, marker())), chained(PassOn(), paper, tag="late"), [paper])
     assert marker() in paper.notes
 
 
-def test_passing_it_on_does_not_flush_but_going_to_sleep_does():
+def test_a_marker_does_not_flush_but_blocking_does():
     with Exchange(Rescale(), channels=1, buffer_timeout="auto") as exchange:
         seen = []
         script = Script(
@@ -218,7 +218,7 @@ def test_a_second_later_they_are_passed_on_again():
     assert passed == 600
 
 
-def test_records_that_cannot_be_written_are_the_operators_fault():
+def test_an_error_of_writing_records_names_the_operator():
     def refuse(element):
         raise SerializationError("cannot write a socket")
 
@@ -227,7 +227,7 @@ def test_records_that_cannot_be_written_are_the_operators_fault():
         read(Script((0, marker())), chained(PassOn(), paper), [paper])
 
 
-def test_a_cancelled_exchange_is_nobodys_fault():
+def test_a_cancelled_exchange_is_raised_as_cancelled():
     def refuse(element):
         raise Cancelled("released")
 
@@ -289,7 +289,7 @@ class Sending:
         return f"{(note.marked_ns - EPOCH_NS) // 1_000_000} ms"
 
 
-def test_a_marker_goes_before_a_batch_when_it_is_due():
+def test_a_due_marker_is_emitted_before_a_batch():
     sending = Sending([1], [2], (999, [3]), (1, [4]), (5000, [5]), [6])
     assert sending.run() == ["0 ms", [1], [2], [3], "1000 ms", [4], "6000 ms", [5], [6]], (
         "late ones are not made up for"

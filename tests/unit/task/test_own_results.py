@@ -118,7 +118,7 @@ TWICE = {
 @pytest.mark.parametrize("kind", [Spoiler, Nested])
 @pytest.mark.parametrize("timed", [False, True])
 @pytest.mark.parametrize("operator", ONCE)
-def test_each_result_stays_what_it_was(operator, timed, kind):
+def test_a_result_does_not_change_when_the_function_reuses_it(operator, timed, kind):
     batches = [[-1, 1, 2, 3], [4, 5], [-1], [6, -1, 7]]  # the first result cannot change, the first batch, later ones
     skipped = 1 if operator == "reduce" else 0  # the first value of a key does not come from the function
     with OperatorHarness(ONCE[operator](kind())) as harness:
@@ -132,7 +132,7 @@ def test_each_result_stays_what_it_was(operator, timed, kind):
 @pytest.mark.parametrize("kind", [Spoiler, Nested])
 @pytest.mark.parametrize("timed", [False, True])
 @pytest.mark.parametrize("operator", TWICE)
-def test_each_of_several_results_stays_what_it_was(operator, timed, kind):
+def test_several_results_do_not_change_when_the_function_reuses_them(operator, timed, kind):
     batches = [[-1, 1, 2, 3], [4, 5], [-1], [6, -1, 7]]
     with OperatorHarness(TWICE[operator](several(kind()))) as harness:
         for batch in batches:
@@ -172,7 +172,7 @@ def test_a_frame_that_is_changed_in_place_is_a_new_batch_each_time():
 
 
 @pytest.mark.parametrize("timed", [False, True])
-def test_a_filter_may_keep_what_it_sees_and_change_it_later(timed):
+def test_a_filter_may_keep_a_value_and_change_it_later(timed):
     seen = []
 
     def keep(value):
@@ -192,7 +192,7 @@ def test_a_filter_may_keep_what_it_sees_and_change_it_later(timed):
 
 @pytest.mark.parametrize("batch", [False, True])
 @pytest.mark.parametrize("how", ["aggregate", "process", "join"])
-def test_results_of_windows_stay_what_they_were(how, batch):
+def test_results_of_windows_do_not_change_when_the_function_reuses_them(how, batch):
     windows, spoiler = TumblingEventTimeWindows.of(10), Spoiler()
     if how == "aggregate":
         operator = WindowOperator(lambda n: n, windows, Sum(spoiler), "aggregate")
@@ -268,7 +268,7 @@ def test_records_of_a_collection_are_not_the_users_objects():
     assert CollectionSource([("to", 1), ("be", 1)]).fresh
 
 
-def test_generated_records_stay_what_they_were():
+def test_generated_records_do_not_change_when_the_source_reuses_them():
     assert read_by_a_task(GeneratorSource(Spoiler(), count=40)) == [{"n": n} for n in range(40)]
 
     def generate():

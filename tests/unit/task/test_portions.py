@@ -50,14 +50,14 @@ class Site:
         return [len(portion) for portion, _ in self.handed]
 
 
-def test_quick_batches_are_handed_on_whole() -> None:
+def test_fast_batches_are_not_cut() -> None:
     site = Site()
     site.each_ns = 10_000
     assert [site.process(1000) for _ in range(5)] == [[1000]] * 5
     assert site.between == 0
 
 
-def test_slow_ones_are_not_but_the_first() -> None:
+def test_slow_batches_are_cut_except_the_first() -> None:
     site = Site()
     site.each_ns = 1 * MS
     assert site.process(1000, timed=True) == [1000]
@@ -72,7 +72,7 @@ def test_a_single_record_may_take_as_long_as_it_likes() -> None:
     assert site.process(3) == [1, 1, 1]
 
 
-def test_they_grow_when_the_functions_are_quick_again() -> None:
+def test_portions_grow_when_the_functions_are_fast_again() -> None:
     site = Site()
     site.each_ns = 1 * MS
     site.process(1000)
@@ -80,7 +80,7 @@ def test_they_grow_when_the_functions_are_quick_again() -> None:
     assert site.process(310) == [10, 20, 40, 80, 160]
 
 
-def test_waiting_for_a_buffer_does_not_make_them_small() -> None:
+def test_blocking_for_a_buffer_does_not_shrink_portions() -> None:
     site = Site()
     site.each_ns, site.waits_ns = 10_000, 3_000 * MS
     assert [site.process(500) for _ in range(3)] == [[500]] * 3

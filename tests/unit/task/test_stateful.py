@@ -189,7 +189,7 @@ def test_in_batch_the_state_of_a_key_is_forgotten_with_it():
 
 @pytest.mark.spec("K4")
 @pytest.mark.parametrize("function", [Function, Plain])
-def test_in_batch_events_come_behind_the_results_of_what_came_before_them(function):
+def test_in_batch_events_follow_the_results_of_earlier_records(function):
     with OperatorHarness(KeyedMap(itself, function()), batch=True) as harness:
         order = []
         harness.emit = lambda values, times=None: order.extend(value for value, _ in values)

@@ -310,7 +310,7 @@ def words(*found):
     return Process(Emitting())
 
 
-def test_an_event_is_behind_what_was_yielded_before_it_and_before_what_follows():
+def test_an_event_keeps_its_position_among_yielded_values():
     side = hg.OutputTag("side")
     with OperatorHarness(words("a", (side, "x"), "one!", "b", "two!", "three!", (side, "y"))) as harness:
         harness.process(["v", "w"], [1, 2])
@@ -421,7 +421,7 @@ def test_an_event_has_no_key():
             harness.event(RELOAD)
 
 
-def test_what_on_event_raises_names_the_operator():
+def test_an_error_of_on_event_names_the_operator():
     class Failing(Receiving):
         def on_event(self, event, ctx):
             raise KeyError("rules")
@@ -449,7 +449,7 @@ def test_a_context_that_was_kept_refuses_events():
         (7, b"", TypeError, "name"),
     ],
 )
-def test_events_that_cannot_be_are_refused(name, payload, kind, text):
+def test_invalid_events_are_refused(name, payload, kind, text):
     with pytest.raises(kind, match=text):
         user_event(name, payload)
 
@@ -513,7 +513,7 @@ def test_coroutines_may_send_task_events_beside_the_task():
     assert len(way.sent) == 900
 
 
-def test_task_events_are_dispatched_by_name_to_all_handlers_when_the_task_comes_by():
+def test_task_events_are_dispatched_by_name_to_all_handlers_on_the_task_thread():
     subscribed, woken, heard = {}, [], []
     events = TaskEvents(subscribe=subscribed.__setitem__, wake=lambda: woken.append(1))
     events.on("slower", lambda event: heard.append(("a", event.payload)), operator="map", subtask=0)
@@ -536,7 +536,7 @@ def test_a_loop_dispatches_task_events_when_it_is_woken():
     assert heard == [("slower", [("first", ["a"], None), "flush"])]
 
 
-def test_what_a_handler_raises_names_operator_and_subtask():
+def test_an_error_of_a_handler_names_operator_and_subtask():
     events = TaskEvents()
     events.on("slower", lambda event: {}[event.name], operator="map(rate)", subtask=3)
     events.receive(UserEvent("slower"))
@@ -545,7 +545,7 @@ def test_what_a_handler_raises_names_operator_and_subtask():
     assert raised.value.subtask == 3
 
 
-def test_events_that_nobody_comes_for_are_bounded_and_counted():
+def test_undispatched_task_events_are_bounded_and_dropped_ones_counted():
     counters, heard = {}, []
     events = TaskEvents([Way(ready=False)], counters=counters)
     events.on("n", lambda event: heard.append(int(event.payload)), operator="map", subtask=0)

@@ -199,7 +199,7 @@ def test_the_last_watermark_comes_with_the_end_of_all():
 
 
 @pytest.mark.spec("K3")
-def test_a_channel_that_has_said_its_last_does_not_stop_the_others():
+def test_a_channel_at_the_last_watermark_does_not_hold_back_the_others():
     steps = [(1, Watermark(3)), (1, IDLE), (0, Watermark(MAX_WATERMARK_MS)), (0, END), (1, ACTIVE), (1, Watermark(9))]
     assert ("watermark", 9) in notes_of(*steps), "event time goes on after one of two sources has ended"
 
@@ -209,7 +209,7 @@ def test_latency_markers_pass_by_the_operators():
 
 
 @pytest.mark.spec("W4")
-def test_operators_and_writers_give_out_what_they_hold_before_the_loop_sleeps():
+def test_operators_and_writers_are_flushed_before_the_loop_blocks():
     operator, flushed = Noting(), []
     writers = [
         SimpleNamespace(buffer_timeout=BufferTimeout.parse(text), flush=lambda text=text: flushed.append(text))
@@ -243,7 +243,7 @@ def test_a_timer_that_is_due_does_not_wait_for_the_input_to_pause():
     assert operator.notes == [("first", [1], None), ("timer", 1000), ("first", [2], None)]
 
 
-def test_whoever_calls_for_the_loop_is_heard_once():
+def test_an_interrupt_calls_on_wake_once():
     operator = Noting()
     loops = []
     script = Script(lambda: [loop.interrupt() for loop in loops], (0, Batch([1])))
@@ -255,7 +255,7 @@ def test_whoever_calls_for_the_loop_is_heard_once():
     assert script.releases == 1
 
 
-def test_a_cancelled_loop_does_not_read_on_what_is_left_of_a_buffer():
+def test_a_cancelled_loop_does_not_read_the_rest_of_a_buffer():
     operator, script = Noting(), Script((0, Batch([1])), (0, Batch([2])), (0, Batch([3])))
     loop = InputLoop(script, [0], placed(operator), [], lambda: 0)
     operator.process = lambda values, times: operator.note(values) or loop.cancel()
@@ -310,7 +310,7 @@ def test_bounded_splits_are_read_one_after_the_other():
     assert source.closed == [0, 1]
 
 
-def test_splits_without_end_are_read_in_turns():
+def test_unbounded_splits_are_read_round_robin():
     source, operator = Scripted([[1], [2]], [[3], [4], [5]], bounded=False), Noting()
     source_loop(source, operator).run()
     assert values_of(operator) == [[1], [3], [2], [4], [5]]
@@ -333,7 +333,7 @@ def napping(clock, notes=None):
     return HookedSync(sleep)
 
 
-def test_it_naps_only_when_no_split_has_anything():
+def test_the_loop_blocks_only_if_no_split_has_data():
     clock, operator = Clock(), Noting()
     sync = napping(clock, operator.notes)
     source = Scripted([[1], Wait(5.0), [2]], [[3], [4], Wait(5.0), [5]], bounded=False)
@@ -343,7 +343,7 @@ def test_it_naps_only_when_no_split_has_anything():
     assert values_of(operator) == [[1], [3], [4], [2], [5]]
 
 
-def test_each_split_is_asked_when_it_is_due():
+def test_each_split_is_polled_when_its_wait_is_over():
     clock, asked = Clock(), []
 
     def ask(name, answer):
@@ -358,7 +358,7 @@ def test_each_split_is_asked_when_it_is_due():
     assert asked == [("fast", 2000), ("fast", 4000), ("slow", 5000), ("fast", 6000), ("slow", 10000)]
 
 
-def test_a_timer_does_not_let_a_source_be_asked_early():
+def test_a_timer_does_not_poll_a_source_before_its_wait_is_over():
     clock, operator = Clock(), Noting()
     operator.timer_ms = 1250
     sync = napping(clock)
@@ -367,7 +367,7 @@ def test_a_timer_does_not_let_a_source_be_asked_early():
     assert sync.waits == [0.25, 59.75]
 
 
-def test_writers_are_flushed_before_a_nap():
+def test_writers_are_flushed_before_a_source_blocks():
     flushed, operator, clock = [], Noting(), Clock()
     writer = SimpleNamespace(
         buffer_timeout=BufferTimeout.parse("auto"), flush=lambda: flushed.append(len(operator.notes))
@@ -376,7 +376,7 @@ def test_writers_are_flushed_before_a_nap():
     assert flushed == [2], "after the operators have given out theirs"
 
 
-def test_a_call_for_the_loop_ends_its_nap():
+def test_an_interrupt_ends_the_wait_of_a_source():
     operator, loops, clock = Noting(), [], Clock()
 
     def sleep(timeout_s):
@@ -390,7 +390,7 @@ def test_a_call_for_the_loop_ends_its_nap():
     assert [note for note in operator.notes if note != "flush"] == ["wake", ("first", [1], None)]
 
 
-def test_a_call_that_came_just_before_a_nap_is_not_slept_through():
+def test_an_interrupt_just_before_a_wait_is_not_lost():
     operator, loops, clock = Noting(), [], Clock()
 
     def sleep(timeout_s):
@@ -422,7 +422,7 @@ def test_a_cancelled_loop_ends_and_closes_its_splits(when):
     assert 0 in source.closed
 
 
-def test_a_real_sleeper_is_woken_by_another_thread():
+def test_a_blocked_loop_is_woken_by_another_thread():
     operator = Noting()
     loop = source_loop(Scripted([Wait(3600.0)] * 100, bounded=False), operator, sync=ThreadSync())
     thread = Thread(loop.run)
@@ -432,7 +432,7 @@ def test_a_real_sleeper_is_woken_by_another_thread():
 
 
 @pytest.mark.spec("K6")
-def test_what_a_source_raises_is_user_code():
+def test_an_error_of_a_source_is_a_user_code_error():
     def fail():
         raise ValueError("disk gone")
 
@@ -445,7 +445,7 @@ def test_what_a_source_raises_is_user_code():
 
 
 @pytest.mark.spec("B2")
-def test_a_nap_counts_as_idle():
+def test_the_wait_of_a_source_counts_as_idle():
     clock = ManualClock()
     sync = HookedSync(lambda timeout_s: clock.advance_ms(int(timeout_s * 1000)))
     operator, timer = Noting(), TaskTimer(clock.now_ns)

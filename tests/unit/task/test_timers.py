@@ -97,7 +97,7 @@ def test_a_time_is_a_whole_number(time):
         KeyedTimers(state, lambda: 0).register_event_time_timer(time)
 
 
-def test_a_timer_without_a_key_at_hand_is_refused_and_leaves_nothing():
+def test_a_timer_outside_a_call_with_a_key_is_refused():
     timers = KeyedTimers(KeyedState(), lambda: 0)
     with pytest.raises(TypeError, match="no value is at hand"):
         timers.register_event_time_timer(10)
@@ -106,7 +106,7 @@ def test_a_timer_without_a_key_at_hand_is_refused_and_leaves_nothing():
 
 @pytest.mark.parametrize("act", ["register", "delete"])
 @pytest.mark.parametrize("domain", ["event", "processing"])
-def test_where_there_are_no_timers_the_error_says_why(act, domain):
+def test_timers_without_keys_are_an_error_with_the_reason(act, domain):
     timers = NoTimers(lambda: 7, "timers belong to keys")
     with pytest.raises(TypeError, match="timers belong to keys"):
         getattr(timers, f"{act}_{domain}_time_timer")(5)

@@ -80,7 +80,7 @@ def test_a_watermark_comes_after_its_batch() -> None:
 
 
 @pytest.mark.parametrize(("batches", "n"), [([[0, 10_000, 1]], 2), ([[0], [10_000], [1]], 3)])
-def test_what_is_late_in_three_batches_is_late_in_one(batches: list[list[int]], n: int) -> None:
+def test_lateness_does_not_depend_on_batch_boundaries(batches: list[list[int]], n: int) -> None:
     with Log(MONOTONOUS) as harness:
         for times in batches:
             harness.process(times, times)
@@ -130,7 +130,7 @@ def test_each_subtask_has_a_generator_of_its_own() -> None:
         (datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), None),
     ],
 )
-def test_what_a_generator_may_return(returned: Any, text: str | None) -> None:
+def test_results_of_a_generator_are_validated(returned: Any, text: str | None) -> None:
     class One(WatermarkGenerator[str]):
         def on_event(self, value: str, timestamp: int) -> Any:
             return returned
@@ -193,7 +193,7 @@ def test_functions_of_one_and_two_arguments() -> None:
         assert [time for _, time in harness.timed] == [*times, 7]
 
 
-def test_what_may_be_a_timestamp() -> None:
+def test_ints_and_datetimes_are_timestamps() -> None:
     numpy = pytest.importorskip("numpy")
     given = [
         datetime(1970, 1, 1, 0, 0, 1, 1999),  # noqa: DTZ001 - naive is UTC
@@ -210,7 +210,7 @@ def test_what_may_be_a_timestamp() -> None:
 
 
 @pytest.mark.parametrize("wrong", [1.5, "5", None, True, timedelta(1)])
-def test_what_may_not(wrong: object) -> None:
+def test_other_types_of_timestamps_are_refused(wrong: object) -> None:
     with (
         harness_of(MONOTONOUS.with_timestamp_assigner(lambda value: value)) as harness,
         pytest.raises(UserCodeError, match=r"returned .*an int of milliseconds since 1970, or a datetime"),
@@ -218,7 +218,7 @@ def test_what_may_not(wrong: object) -> None:
         harness.process([1, wrong])
 
 
-def test_errors_say_what_to_do() -> None:
+def test_errors_of_timestamps_name_the_remedy() -> None:
     with harness_of(MONOTONOUS) as harness, pytest.raises(UserCodeError, match="use with_timestamp_assigner"):
         harness.process(["a"])
     with (

@@ -572,7 +572,7 @@ def test_with_object_reuse_nothing_is_copied() -> None:
     assert [one is value for one in harness.values] == [True, True]
 
 
-def test_records_without_times_are_refused_with_what_to_do() -> None:
+def test_records_without_times_are_refused_with_the_remedy() -> None:
     for assigner in (TumblingEventTimeWindows.of(10), EventTimeSessionWindows.with_gap(10)):
         with OperatorHarness(WindowOperator(key_of, assigner, Append(), "reduce")) as harness:
             with pytest.raises(UserCodeError, match="assign_timestamps_and_watermarks"):

@@ -92,7 +92,7 @@ def test_more_control_than_the_page_has():
         open_page(Page(allow_control=True), unfinished_jobs)
 
 
-def test_where_it_cannot_be_no_job_is_started(env, monkeypatch):
+def test_a_page_that_cannot_start_prevents_the_job(env, monkeypatch):
     other = hg.environment(local=True, parallelism=1)
     open_page(Page(), unfinished_jobs)
     port = page._server.port
@@ -132,7 +132,7 @@ def test_it_is_kept_until_enter(typed, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("stdin", [io.StringIO(""), None])
-def test_where_nobody_can_press_enter_it_is_kept_until_ctrl_c(stdin, monkeypatch):
+def test_without_a_terminal_the_page_is_kept_until_ctrl_c(stdin, monkeypatch):
     waits = []
 
     def interrupted(condition, predicate):

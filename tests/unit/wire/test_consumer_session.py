@@ -59,7 +59,7 @@ def data(sequence, size=1, receiver=0, backlog=0, **flags):
 
 
 @pytest.mark.spec("N1")
-def test_a_request_names_what_is_wanted_and_what_is_set_aside(session):
+def test_a_request_carries_partition_subpartition_and_initial_credit(session):
     streams = [request(session, credit, subtask) for subtask, credit in enumerate((2, 0, None))]
     assert said(session) == [
         RequestPartition(0, partition(0), SubpartitionIndex(3), 2),
@@ -93,7 +93,7 @@ def test_a_connection_runs_out_of_receivers_before_the_one_that_means_itself(ses
 
 
 @pytest.mark.spec("G5")
-def test_what_is_granted_is_promised(session, stream):
+def test_granted_credit_is_outstanding(session, stream):
     session.grant(stream, 3)
     assert said(session) == [AddCredit(0, ATTEMPT, 3)]
     assert stream.book.outstanding == 5
@@ -101,7 +101,7 @@ def test_what_is_granted_is_promised(session, stream):
 
 @pytest.mark.spec("G5")
 @pytest.mark.parametrize("credit", [0, -1, MAX_CREDIT])
-def test_credit_that_cannot_be_is_our_own_mistake(session, stream, credit):
+def test_invalid_credit_violates_an_invariant(session, stream, credit):
     with pytest.raises(InvariantViolated):
         session.grant(stream, credit)
     assert said(session) == []
@@ -109,7 +109,7 @@ def test_credit_that_cannot_be_is_our_own_mistake(session, stream, credit):
 
 
 @pytest.mark.spec("K4")
-def test_an_event_goes_against_the_stream(session, stream):
+def test_a_task_event_is_sent_to_the_producer(session, stream):
     session.send_task_event(stream, b"reload")
     assert said(session) == [SendTaskEvent(0, ATTEMPT, b"reload")]
     session.on_data(data(0, **THE_END))
@@ -117,14 +117,14 @@ def test_an_event_goes_against_the_stream(session, stream):
     assert said(session) == [SendTaskEvent(0, ATTEMPT, b"again")], "the producer may want to know after its end, too"
 
 
-def test_an_event_over_the_limit_is_our_own_mistake(session, stream):
+def test_a_task_event_over_the_limit_is_a_local_protocol_error(session, stream):
     with pytest.raises(LocalProtocolError, match="a task event of 4097 bytes"):
         session.send_task_event(stream, bytes(MAX_TASK_EVENT_BYTES + 1))
     assert said(session) == []
     assert stream.state is RECEIVING
 
 
-def test_what_is_said_keeps_its_order(session):
+def test_frames_are_sent_in_the_order_of_calls(session):
     first, second = request(session), request(session)
     session.grant(second, 1)
     session.grant(first, 2)
@@ -143,7 +143,7 @@ def test_what_is_said_keeps_its_order(session):
 
 
 @pytest.mark.spec("G6")
-def test_data_finds_its_stream_and_uses_a_credit(session, stream):
+def test_received_data_belongs_to_its_stream_and_uses_a_credit(session, stream):
     other = request(session, target="other")
     assert session.on_data(data(0, receiver=1)) is other
     assert other.target == "other"
@@ -255,7 +255,7 @@ FROM_A_PRODUCER = {
 
 @pytest.mark.spec("N8")
 @pytest.mark.parametrize("what", FROM_A_PRODUCER)
-def test_what_comes_for_nobody_is_refused(session, stream, what):
+def test_frames_for_unknown_or_ended_receivers_are_refused(session, stream, what):
     with pytest.raises(RemoteProtocolError, match=f"{what} for receiver 7, which was never requested"):
         FROM_A_PRODUCER[what](session, 7)
     session.on_data(data(0, **THE_END))
@@ -277,7 +277,7 @@ def take(session, *frames, data=b"data", **fields):
 
 
 @pytest.mark.spec("G6", "N6")
-def test_plain_data_that_came_whole_is_counted_the_same(session, stream):
+def test_a_run_of_plain_data_counts_as_single_frames_do(session, stream):
     assert take(session, (0, 0)) == ([stream.target], 0)
     assert session.on_data(data(1)) is stream
     assert stream.book.outstanding == 0
@@ -287,7 +287,7 @@ def test_plain_data_that_came_whole_is_counted_the_same(session, stream):
 
 
 @pytest.mark.spec("G6", "N6")
-def test_a_run_counts_up_to_the_first_that_is_not_as_usual(session, stream):
+def test_a_run_ends_before_the_first_frame_that_is_not_plain(session, stream):
     other = request(session, credit=3, target="another")
     taken, left = take(session, (0, 0), (1, 0), (0, 1), (0, 2), (1, 1))
     assert taken == [stream.target, other.target, stream.target]
@@ -297,7 +297,7 @@ def test_a_run_counts_up_to_the_first_that_is_not_as_usual(session, stream):
 
 
 @pytest.mark.spec("N6")
-def test_a_run_says_what_the_frames_say_and_copies_nothing(session, stream):
+def test_a_run_has_the_fields_of_its_frames_and_copies_nothing(session, stream):
     fed = bytearray(encode_frame(Data(0, 0, backlog=2**20, size=4, skew=60)) + b"abcd")
     [(target, backlog, skew, payload, _)], stop, missing = session.on_data_run(memoryview(fed), 0, max_bytes=64)
     assert (target, backlog, skew, stop, missing) == (stream.target, 2**20, 60, len(fed), 0)
@@ -306,7 +306,7 @@ def test_a_run_says_what_the_frames_say_and_copies_nothing(session, stream):
 
 @pytest.mark.spec("G6", "N6")
 @pytest.mark.parametrize("come", range(5))
-def test_of_the_last_of_a_run_the_end_may_be_missing(session, stream, come):
+def test_the_last_payload_of_a_run_may_be_incomplete(session, stream, come):
     wire = memoryview(WHOLE + encode_frame(Data(0, 1, 0, size=4)) + b"data"[:come])
     run, stop, missing = session.on_data_run(wire, 0, max_bytes=64)
     assert [(target, bytes(payload)) for target, _, _, payload, _ in run] == [
@@ -318,14 +318,14 @@ def test_of_the_last_of_a_run_the_end_may_be_missing(session, stream, come):
 
 
 @pytest.mark.spec("G6")
-def test_sequence_numbers_of_what_came_whole_wrap(session, stream):
+def test_sequence_numbers_of_a_run_wrap(session, stream):
     stream.expected = 2**32 - 1
     assert len(take(session, (0, 2**32 - 1), (0, 0))[0]) == 2
 
 
 @pytest.mark.spec("G6", "G7", "N5")
 @pytest.mark.parametrize("state", ["unknown", "reordered", "ended", "cancelled", "uncredited"])
-def test_whole_data_that_is_not_as_usual_is_left_to_the_usual_way(session, stream, state):
+def test_data_that_is_not_plain_is_left_to_the_decoder(session, stream, state):
     receiver, sequence = 0, 0
     if state == "unknown":
         receiver = 7
@@ -362,7 +362,7 @@ WHOLE = encode_frame(Data(0, 0, 0, size=4)) + b"data"
     ],
     ids=lambda wire: wire[:20].hex(" "),
 )
-def test_what_is_not_plain_data_is_no_part_of_a_run(session, stream, wire):
+def test_frames_that_are_not_plain_data_are_no_part_of_a_run(session, stream, wire):
     assert session.on_data_run(memoryview(wire), 0, max_bytes=64) == ([], 0, 0)
     assert (stream.expected, stream.book.outstanding) == (0, 2)
 
@@ -378,7 +378,7 @@ def peer_ends(session, stream, how):
 
 @pytest.mark.spec("N1")
 @pytest.mark.parametrize("how", ["last", "error"])
-def test_who_has_read_the_end_says_so_and_forgets_the_channel(session, stream, how):
+def test_cancelling_an_ended_stream_sends_cancel_and_forgets_it(session, stream, how):
     session.on_data(data(0))
     assert peer_ends(session, stream, how) is stream
     assert stream.state is ENDED
@@ -391,7 +391,7 @@ def test_who_has_read_the_end_says_so_and_forgets_the_channel(session, stream, h
 
 @pytest.mark.spec("G7")
 @pytest.mark.parametrize("how", ["last", "error"])
-def test_who_wants_no_more_drops_what_comes_until_the_producer_has_said_its_last(session, stream, how):
+def test_a_cancelled_stream_drops_frames_until_the_producer_ends(session, stream, how):
     session.cancel(stream)
     assert said(session) == [CancelRequest(0, ATTEMPT)]
     assert stream.state is CANCELLED
@@ -406,7 +406,7 @@ def test_who_wants_no_more_drops_what_comes_until_the_producer_has_said_its_last
 
 
 @pytest.mark.spec("G7", "G6")
-def test_what_is_dropped_is_checked_all_the_same(session, stream):
+def test_dropped_frames_are_checked_too(session, stream):
     session.cancel(stream)
     session.on_data(data(0))
     with pytest.raises(RemoteProtocolError, match="reordering"):
@@ -451,7 +451,7 @@ def test_nothing_comes_after_the_last(session, stream, how, late, text):
         ("cancel", lambda session, stream: session.cancel(stream)),
     ],
 )
-def test_we_say_nothing_after_our_last(session, stream, end, state, what, say):
+def test_nothing_is_sent_after_cancel_or_end(session, stream, end, state, what, say):
     end(session, stream)
     session.data_to_send()
     with pytest.raises(LocalProtocolError, match=f"{what} while it is {state}"):
@@ -459,7 +459,7 @@ def test_we_say_nothing_after_our_last(session, stream, end, state, what, say):
     assert said(session) == []
 
 
-def test_no_credit_is_given_for_what_has_ended(session, stream):
+def test_no_credit_is_granted_to_an_ended_stream(session, stream):
     session.on_data(data(0, **THE_END))
     with pytest.raises(LocalProtocolError, match="credit while it is ended"):
         session.grant(stream, 1)

@@ -82,7 +82,7 @@ def test_frames_in_pieces_of_one_size(step):
     assert assemble(said) == MESSAGES
 
 
-def test_nothing_comes_of_nothing():
+def test_no_bytes_give_no_frame():
     one = decoder()
     assert feed(one, b"", b"") == []
     assert one.idle
@@ -146,7 +146,7 @@ def test_nothing_of_a_payload_is_kept():
     assert not one.idle
 
 
-def test_what_was_fed_is_let_go():
+def test_the_decoder_keeps_no_view_of_its_input():
     """The reader may use its memory again, or change its size, as soon as it has consumed the pieces."""
     one, wire = decoder(), write(*MESSAGES)
     for cut in range(len(wire)):
@@ -230,7 +230,7 @@ BAD = {
 
 @pytest.mark.spec("N8")
 @pytest.mark.parametrize("wire", BAD.values(), ids=BAD)
-def test_what_is_no_frame_is_refused_however_it_comes(wire):
+def test_invalid_frames_are_refused_however_they_are_cut(wire):
     text = refuse(decoder(), wire)
     stepwise = decoder()
     with pytest.raises(RemoteProtocolError) as caught:
@@ -252,7 +252,7 @@ def test_after_an_error_nothing_is_read(wire):
 
 
 @pytest.mark.spec("N8")
-def test_what_came_before_the_error_is_handed_on():
+def test_frames_before_an_error_are_yielded():
     one, said = decoder(), []
     good = [(Close(), b""), (Data(1, 2, 3, size=2), b"hi")]
     with pytest.raises(RemoteProtocolError):
@@ -261,7 +261,7 @@ def test_what_came_before_the_error_is_handed_on():
 
 
 @pytest.mark.spec("N8")
-def test_what_was_fed_is_let_go_after_an_error():
+def test_the_decoder_keeps_no_view_of_its_input_after_an_error():
     one, fed = decoder(), bytearray(BAD["unknown type"])
     for _ in range(3):
         try:
@@ -296,7 +296,7 @@ def test_data_that_was_handed_on_is_not_idle():
     assert assemble([Data(1, 2, 3, size=5), *feed(one, b"hello")]) == [(Data(1, 2, 3, size=5), b"hello")]
 
 
-def test_decoders_know_nothing_of_each_other():
+def test_decoders_are_independent():
     one, other = decoder(), decoder()
     refuse(one, BAD["unknown type"])
     wire = encode_frame(AnnounceBacklog(1, 2))
@@ -310,7 +310,7 @@ def test_decoders_know_nothing_of_each_other():
 
 @pytest.mark.spec("N5")
 @pytest.mark.parametrize("stop_after", range(2 * len(MESSAGES) - len(CONTROL_FRAMES)))
-def test_who_stops_in_the_middle_goes_on_from_the_position(stop_after):
+def test_decoding_can_stop_and_continue_from_position(stop_after):
     """A receiver without a buffer stops reading; what it was fed and has not looked at is fed again, later."""
     wire = write(*MESSAGES)
     one, said, rest = decoder(), [], memoryview(wire)
@@ -323,7 +323,7 @@ def test_who_stops_in_the_middle_goes_on_from_the_position(stop_after):
     assert one.idle
 
 
-def test_the_position_is_behind_what_was_yielded():
+def test_the_position_is_behind_the_last_yielded_part():
     head, wire = encode_frame(Data(1, 2, 3, size=5)), encode_frame(KeepAlive())
     one, whole = decoder(), head + b"hello" + wire
     assert [one.position for _ in one.feed(memoryview(whole))] == [len(head), len(head) + 5, len(whole)]
@@ -367,7 +367,7 @@ def test_a_run_is_asked_for_its_own_kind_where_a_frame_begins():
 
 
 @pytest.mark.spec("N6")
-def test_what_a_run_has_begun_goes_on_as_pieces():
+def test_an_incomplete_payload_of_a_run_continues_as_pieces():
     wire = write((Data(1, 2, 3, size=4), b"abcd"), (Close(), b""))
     cut = len(encode_frame(Data(1, 2, 3, size=4))) + 1
     one = Decoder(MAX_PAYLOAD, {Data.TYPE: lambda data, position: (len(data), 3)})
@@ -379,7 +379,7 @@ def test_what_a_run_has_begun_goes_on_as_pieces():
 
 
 @pytest.mark.spec("N6", "N8")
-def test_what_a_run_refuses_is_refused_for_good():
+def test_a_frame_refused_by_a_run_is_refused_for_good():
     def refuse_all(data, position):
         raise RemoteProtocolError("not this one")
 
@@ -434,7 +434,7 @@ def test_the_position_is_behind_a_whole_frame(stop_after):
 
 @pytest.mark.spec("N8")
 @pytest.mark.parametrize("wire", BAD.values(), ids=BAD)
-def test_what_is_no_frame_is_refused_with_the_same_words(wire):
+def test_invalid_frames_in_a_run_are_refused_with_the_same_text(wire):
     for before in (b"", encode_frame(AddCredit(1, 2, 3)), write((Data(1, 2, 3, size=4), b"abcd"))):
         with pytest.raises(RemoteProtocolError) as caught:
             feed_whole(before + wire + bytes(100))

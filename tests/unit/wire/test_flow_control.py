@@ -56,7 +56,7 @@ def test_the_limit_is_on_available_credit_not_on_the_total():
 
 @pytest.mark.spec("N8")
 @pytest.mark.parametrize("credit", [0, -1])
-def test_a_grant_of_nothing_is_the_peers_mistake(credit):
+def test_a_grant_of_zero_is_a_remote_protocol_error(credit):
     ledger = Ledger(initial=1)
     with pytest.raises(RemoteProtocolError, match=f"a credit of {credit}$"):
         ledger.grant(credit)
@@ -98,7 +98,7 @@ def test_data_without_credit_is_refused(initial):
 
 @pytest.mark.spec("G5")
 @pytest.mark.parametrize("credit", [0, -1, MAX_CREDIT])
-def test_a_promise_that_the_sender_would_refuse_is_a_bug_of_this_side(credit):
+def test_an_invalid_promise_violates_an_invariant(credit):
     book = Book(initial=1)
     with pytest.raises(InvariantViolated, match=f"a credit of {credit} is announced on top of 1"):
         book.promise(credit)
@@ -108,7 +108,7 @@ def test_a_promise_that_the_sender_would_refuse_is_a_bug_of_this_side(credit):
 
 
 @pytest.mark.spec("G5")
-def test_the_limit_of_promises_is_on_what_is_outstanding():
+def test_the_limit_of_promises_is_on_outstanding_credit():
     book = Book(initial=0)
     for _ in range(3):
         book.promise(MAX_CREDIT)
@@ -120,7 +120,7 @@ def test_the_limit_of_promises_is_on_what_is_outstanding():
 
 
 @pytest.mark.spec("N2", "G5")
-def test_neither_side_refuses_what_the_other_may_do():
+def test_ledger_and_book_accept_every_permitted_step_of_the_other_side():
     """Five to send against two and then three: neither side ever refuses what the other may do."""
     book, ledger, waiting, trips = Book(initial=2), Ledger(initial=2), 5, []
     while waiting:

@@ -396,7 +396,7 @@ def test_a_job_name_must_be_as_long_as_it_claims(claimed):
 
 @pytest.mark.spec("N8")
 @pytest.mark.parametrize("kind", [Close, KeepAlive])
-def test_what_should_be_empty_is(kind):
+def test_a_body_of_a_frame_without_fields_is_refused(kind):
     with pytest.raises(RemoteProtocolError, match="3 bytes where there should be none"):
         decode_frame(kind.TYPE, 0, b"abc")
 
@@ -414,7 +414,7 @@ def test_invalid_utf8_is_refused(text):
 
 
 @pytest.mark.spec("N8")
-def test_the_refusal_says_what_was_wrong():
+def test_the_refusal_names_frame_type_and_value():
     with pytest.raises(RemoteProtocolError, match="bad body of frame type 0x11: a credit of 0"):
         decode_frame(AddCredit.TYPE, 0, numbers(1, 2, 0))
     with pytest.raises(RemoteProtocolError, match="bad body of frame type 0x21: a backlog of 4294967295") as caught:

@@ -187,7 +187,7 @@ def test_bytes_behind_the_handshake_are_handed_on():
     assert other.receive(b"more") == b"more"
 
 
-def test_peers_without_a_common_version_are_told_so(monkeypatch):
+def test_peers_without_a_common_version_are_refused_with_both_ranges(monkeypatch):
     old, new = client(), server()
     monkeypatch.setattr(handshake, "VERSIONS", (2, 4))
     with pytest.raises(RemoteProtocolError, match="versions 1 to 1 of the protocol, this one 2 to 4"):
@@ -208,7 +208,7 @@ def test_the_newest_common_version_is_chosen(monkeypatch):
 
 
 @pytest.mark.parametrize(("secret", "nonce"), [(bytes(31), bytes(32)), (bytes(32), bytes(16)), (b"", bytes(32))])
-def test_short_secrets_and_nonces_are_our_own_mistake(secret, nonce):
+def test_short_secrets_and_nonces_are_a_local_error(secret, nonce):
     with pytest.raises(LocalProtocolError):
         client(secret=secret, nonce=nonce)
 
@@ -249,7 +249,7 @@ def test_without_another_connection_this_one_is_used():
     assert not other.duplicate
 
 
-def test_a_stranger_does_not_learn_who_is_connected():
+def test_an_unauthenticated_client_cannot_query_connections():
     asked = []
     one, other = client(secret=bytes(32)), server(connected=lambda *which: asked.append(which))
     other.receive(one.data_to_send())
@@ -294,7 +294,7 @@ def test_a_declination_before_the_proof_is_refused():
     assert not one.duplicate
 
 
-def test_nothing_is_listened_to_after_a_declination():
+def test_nothing_is_received_after_a_declination():
     one, other = client(), server(connected=lambda worker, lane: True)
     talk(one, other)
     for side in (one, other):

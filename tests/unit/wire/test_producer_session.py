@@ -158,7 +158,7 @@ def test_a_flush_without_credit_announces_nothing_that_is_known():
 
 
 @pytest.mark.spec("N2")
-def test_with_each_buffer_goes_the_backlog_behind_it():
+def test_each_buffer_carries_the_backlog_behind_it():
     with Producer(5, credit=10) as side:
         side.add(5, b"a", b"b")
         side.event(5, BARRIER)
@@ -167,7 +167,7 @@ def test_with_each_buffer_goes_the_backlog_behind_it():
 
 
 @pytest.mark.spec("N2")
-def test_the_backlog_is_said_again_when_the_consumer_believes_that_there_is_none():
+def test_the_backlog_is_announced_again_after_a_backlog_of_zero_was_sent():
     with Producer(5, credit=1) as side:
         side.add(5, b"a")
         assert frames(side.send()) == [Data(5, 0, backlog=0, size=1)]
@@ -204,7 +204,7 @@ class Endless:
 
 @pytest.mark.spec("N2")
 @pytest.mark.parametrize("backlog", [MAX_BACKLOG, MAX_BACKLOG + 1, 2**40])
-def test_a_backlog_is_said_up_to_its_limit(backlog):
+def test_the_announced_backlog_is_limited(backlog):
     with Producer() as side:
         stream = side.request(5, 0, accept=False)
         side.locked(side.session.accept_locked, stream, Endless(backlog))
@@ -212,7 +212,7 @@ def test_a_backlog_is_said_up_to_its_limit(backlog):
 
 
 @pytest.mark.spec("N2")
-def test_credit_for_a_channel_without_data_waits_there():
+def test_credit_for_a_channel_without_data_is_kept():
     with Producer(5, credit=0) as side:
         side.credit(5, 3)
         assert not side.woken
@@ -236,7 +236,7 @@ def test_credit_may_come_before_the_subpartition_is_there():
 
 
 @pytest.mark.spec("N2")
-def test_credit_is_waited_for_if_what_was_flushed_has_none():
+def test_a_reply_is_expected_if_a_flushed_buffer_has_no_credit():
     with Producer(5, credit=1) as side:
         buffer = side.begin(5, b"to ")
         side.flush(5)
@@ -252,7 +252,7 @@ def test_credit_is_waited_for_if_what_was_flushed_has_none():
 
 
 @pytest.mark.spec("N2")
-def test_credit_is_waited_for_after_a_flushed_backlog_was_said():
+def test_a_reply_is_expected_after_a_flushed_backlog_was_announced():
     with Producer(5, credit=0) as side:
         buffer = side.begin(5, b"to ")
         side.flush(5)
@@ -263,7 +263,7 @@ def test_credit_is_waited_for_after_a_flushed_backlog_was_said():
 
 
 @pytest.mark.spec("N2")
-def test_credit_is_waited_for_if_a_flush_goes_on_in_a_buffer_that_has_none():
+def test_a_reply_is_expected_if_a_flush_continues_in_a_buffer_without_credit():
     with Producer(5, credit=1) as side:
         side.add(5, b"to ")
         buffer = side.begin(5, b"be ")
@@ -278,7 +278,7 @@ def test_credit_is_waited_for_if_a_flush_goes_on_in_a_buffer_that_has_none():
 
 @pytest.mark.spec("N2")
 @pytest.mark.parametrize(("credit", "short_of_it"), [(0, True), (1, True), (2, False), (None, False)])
-def test_a_flush_for_which_credit_may_have_come_unread_says_so(credit, short_of_it):
+def test_a_flush_without_enough_credit_is_scheduled_to_poll_first(credit, short_of_it):
     with Producer(5, credit=credit) as side:
         side.add(5, b"to ")
         buffer = side.begin(5, b"be ")
@@ -309,7 +309,7 @@ def test_full_buffers_wait_for_credit_as_long_as_it_takes():
 
 
 @pytest.mark.parametrize(("channels", "enough"), [(10, 8), (287, 8), (320, 10)])
-def test_buffers_of_many_channels_go_before_the_writer_has_no_more(channels, enough):
+def test_buffers_of_many_channels_are_sent_before_the_writer_runs_out(channels, enough):
     with Producer(*range(channels), max_streams=channels, segments=2 * channels) as side:
         for number in range(1, enough + 1):
             assert not side.urgent
@@ -354,7 +354,7 @@ def test_an_event_comes_through_behind_a_buffer_that_was_passed_over_before():
 
 
 @pytest.mark.spec("N2")
-def test_who_has_no_credit_and_has_said_so_asks_for_no_turn():
+def test_a_stream_without_credit_and_with_an_announced_backlog_has_no_work():
     with Producer(5, credit=1) as side:
         side.add(5, b"a", b"b", b"c")
         assert short(side.send()) == [(5, b"a")]
@@ -411,7 +411,7 @@ def test_sequence_numbers_wrap():
         assert [frame.sequence for frame in frames(side.send())] == [2**32 - 2, 2**32 - 1, 0, 1]
 
 
-def test_what_is_sent_is_the_buffer_itself_and_is_released_by_whoever_sends_it():
+def test_the_buffer_itself_is_sent_and_the_sender_releases_it():
     with Producer(5) as side:
         side.add(5, b"abc")
         with side.sync.lock:
@@ -431,7 +431,7 @@ def test_what_is_sent_is_the_buffer_itself_and_is_released_by_whoever_sends_it()
 
 
 @pytest.mark.spec("N3")
-def test_channels_take_turns_one_buffer_each():
+def test_streams_alternate_one_buffer_each():
     with Producer(1, 2, 3, credit=10) as side:
         side.add(1, b"a", b"b", b"c", b"d")
         side.add(3, b"x", b"y")
@@ -444,7 +444,7 @@ def test_channels_take_turns_one_buffer_each():
 
 
 @pytest.mark.spec("N3")
-def test_turns_go_on_where_they_stopped():
+def test_the_next_send_continues_with_the_next_stream():
     with Producer(1, 2, 3, credit=10) as side:
         for receiver in (1, 2, 3):
             side.add(receiver, b"aa", b"bb", b"cc")
@@ -458,7 +458,7 @@ def test_turns_go_on_where_they_stopped():
 
 @pytest.mark.spec("N3")
 @pytest.mark.parametrize("room", [0, -1])
-def test_without_room_only_what_is_owed_is_sent(room):
+def test_without_room_only_answers_are_sent(room):
     with Producer(1, 2, credit=10) as side:
         side.add(1, b"a")
         side.cancel(2)
@@ -468,7 +468,7 @@ def test_without_room_only_what_is_owed_is_sent(room):
 
 
 @pytest.mark.spec("N3")
-def test_a_channel_stands_in_the_queue_once():
+def test_a_stream_is_queued_once():
     with Producer(1, 2, credit=1) as side:
         for _ in range(3):
             side.add(1, b"a")
@@ -491,7 +491,7 @@ def test_a_channel_without_credit_does_not_hold_up_the_others():
 
 
 @pytest.mark.spec("N3")
-def test_what_waits_for_more_goes_at_once_when_it_is_flushed():
+def test_a_flush_makes_queued_buffers_urgent():
     with Producer(0) as side:
         side.add(0, b"full")
         assert side.urgent == 0, "there may be more soon"
@@ -502,14 +502,14 @@ def test_what_waits_for_more_goes_at_once_when_it_is_flushed():
         side.end(0, buffer)
 
 
-def test_what_waits_for_more_goes_at_once_with_an_event():
+def test_an_event_makes_queued_buffers_urgent():
     with Producer(0) as side:
         side.add(0, b"full")
         side.event(0, BARRIER)
         assert side.urgent == 1
 
 
-def test_the_network_thread_is_woken_for_what_it_does_not_know_of():
+def test_the_network_thread_is_woken_for_data_backlog_credit_and_answers():
     with Producer(1, credit=1) as side:
         assert not side.woken, "nothing is there yet"
         side.add(1, b"a")
@@ -552,7 +552,7 @@ def test_an_event_that_goes_before_the_end_is_there_is_not_the_last():
 
 
 @pytest.mark.spec("N1")
-def test_what_crosses_the_end_on_its_way_is_no_mistake():
+def test_credit_and_task_events_that_cross_the_end_are_accepted():
     with Producer(5, credit=1) as side:
         side.finish(5)
         side.send()
@@ -623,7 +623,7 @@ def test_a_request_may_be_cancelled_before_its_subpartition_is_found():
 
 
 @pytest.mark.spec("G7")
-def test_what_is_owed_goes_before_data():
+def test_answers_are_sent_before_data():
     with Producer(1, 2, credit=10) as side:
         side.add(1, b"a")
         side.cancel(2)
@@ -632,7 +632,7 @@ def test_what_is_owed_goes_before_data():
 
 
 @pytest.mark.spec("G7")
-def test_a_cancelled_channel_loses_its_turn():
+def test_a_cancelled_stream_sends_no_more_buffers():
     with Producer(1, 2, credit=10) as side:
         side.add(1, b"a", b"b")
         side.add(2, b"x")
@@ -645,7 +645,7 @@ def test_a_cancelled_channel_loses_its_turn():
 
 
 @pytest.mark.spec("G8")
-def test_a_partition_that_is_not_there_is_said_with_its_name():
+def test_a_missing_partition_is_reported_with_its_name():
     with Producer() as side:
         stream = side.request(5, 2, accept=False)
         side.locked(side.session.fail_locked, stream, PartitionNotFound("no partition etl#1/v0.0[5]"))
@@ -670,7 +670,7 @@ def test_a_partition_that_is_not_there_is_said_with_its_name():
     ],
     ids=["user code", "transport", "not ours", "its producer", "cancelled", "released"],
 )
-def test_the_failure_of_a_producer_is_said_with_its_cause(cause, code, text):
+def test_the_failure_of_a_producer_is_reported_with_its_cause(cause, code, text):
     with Producer(5, credit=1) as side:
         side.add(5, b"a")
         assert short(side.send()) == [(5, b"a")]
@@ -855,7 +855,7 @@ def grant(side, wire, position=0):
 
 
 @pytest.mark.spec("G5", "N6")
-def test_credit_that_came_whole_is_counted_the_same():
+def test_a_run_of_credit_counts_as_single_frames_do():
     credit = [
         encode_frame(AddCredit(receiver, AttemptId(ATTEMPT), number)) for receiver, number in ((5, 1), (6, 2), (5, 1))
     ]
@@ -906,7 +906,7 @@ def test_a_run_of_credit_may_be_long():
     ],
     ids=lambda wire: wire.hex(" "),
 )
-def test_what_is_not_plain_credit_ends_a_run(wire):
+def test_frames_that_are_not_plain_credit_end_a_run(wire):
     good = encode_frame(AddCredit(5, AttemptId(ATTEMPT), 1))
     with Producer(5, credit=0) as side:
         assert grant(side, wire) == 0
@@ -924,7 +924,7 @@ def test_what_is_not_plain_credit_ends_a_run(wire):
         (5, ATTEMPT, MAX_CREDIT, "on top of 1: the limit is"),
     ],
 )
-def test_a_run_of_credit_is_refused_with_the_same_words(receiver, attempt, number, words):
+def test_a_run_of_credit_is_refused_with_the_same_text(receiver, attempt, number, words):
     with Producer(5, credit=1) as side:
         with pytest.raises(RemoteProtocolError, match=words):
             grant(side, encode_frame(AddCredit(receiver, AttemptId(attempt), number)))
@@ -1009,7 +1009,7 @@ def test_a_flood_of_task_events_without_a_receiver_ends(monkeypatch):
 
 
 @pytest.mark.spec("N5")
-def test_without_flow_control_everything_is_sent_and_no_backlog_said():
+def test_without_flow_control_everything_is_sent_and_no_backlog_announced():
     with Producer(1, 2, credit=None) as side:
         side.add(1, *(bytes([i]) for i in range(20)))
         side.add(2, b"x")

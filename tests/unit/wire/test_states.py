@@ -50,7 +50,7 @@ def reachable(table, start):
 
 
 @pytest.mark.parametrize(("table", "state", "what"), PAIRS)
-def test_a_step_is_in_the_table_or_somebodys_mistake(table, state, what):
+def test_a_step_is_in_the_table_or_a_protocol_error(table, state, what):
     if (state, what) in table:
         for ours in (False, True):
             assert step(table, state, what, "receiver 3", ours=ours) is table[state, what]
@@ -133,7 +133,7 @@ def test_the_consumer_is_gone_when_both_directions_have_ended():
         assert CONSUMER_STEPS.get((state, what)) == (named[ours, theirs] if allowed else None), (state, what)
 
 
-def test_a_connection_is_closed_when_both_have_said_so():
+def test_a_connection_is_closed_when_both_sides_have_closed():
     closed = {
         ConnectionState.OPEN: (False, False),
         ConnectionState.WE_CLOSED: (True, False),
@@ -171,7 +171,7 @@ ON_THE_WAY = 3  # frames in each direction: enough for every crossing of two end
 
 
 @pytest.mark.spec("N1", "N8")
-def test_two_sides_that_keep_to_their_tables_never_accuse_each_other():
+def test_two_sides_that_follow_their_tables_never_cause_a_protocol_error():
     """Every order in which two correct sides can speak and listen, with up to three frames on their way each way.
 
     Whatever crosses on the way must be in the other's table; and when nothing is on its way any more and somebody has

@@ -126,7 +126,7 @@ def test_a_partition_can_be_read_again(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["open", "map", "close"])
-def test_what_a_failed_run_has_written_is_gone(tmp_path, method):
+def test_partitions_of_a_failed_run_are_removed(tmp_path, method):
     env = batch_env(tmp_path, parallelism=1)
     flaky = Watched(fails=1, method=method)
     env.from_collection(NUMBERS).map(flaky).rebalance().for_each(print)
@@ -205,7 +205,7 @@ def test_function_objects_are_new_ones_in_a_second_run(tmp_path):
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_a_worker_that_is_told_to_leave_in_the_middle(tmp_path, keep):
+def test_a_worker_cancelled_during_a_region_ends_when_its_task_ends(tmp_path, keep):
     slow = Watched(waits=True)
     with RegionSite(two_stages(tmp_path, function=slow)) as site:
         site.run(0)
@@ -238,7 +238,7 @@ def test_files_that_were_to_be_kept_are_removed_if_the_job_ends(tmp_path):
 
 
 @pytest.mark.spec("P3")
-def test_what_an_earlier_attempt_has_left_is_found_and_read(tmp_path):
+def test_partitions_of_an_earlier_attempt_are_found_and_read(tmp_path):
     sink = Gathered()
     env = two_stages(tmp_path, sink)
     with RegionSite(env) as first:
@@ -271,7 +271,7 @@ def again(env, job):
         env._plan = made
 
 
-def test_a_file_that_cannot_be_adopted_is_removed_and_told(tmp_path):
+def test_a_file_that_cannot_be_adopted_is_removed_and_reported(tmp_path):
     env = two_stages(tmp_path)
     with RegionSite(env) as first:
         first.run(0)
@@ -288,7 +288,7 @@ def test_a_file_that_cannot_be_adopted_is_removed_and_told(tmp_path):
         site.worker.keep = False
 
 
-def test_a_region_that_is_run_again_replaces_what_is_there(tmp_path):
+def test_a_region_that_is_run_again_replaces_its_partitions(tmp_path):
     env = two_stages(tmp_path)
     with RegionSite(env) as first:
         first.run(0)

@@ -111,7 +111,7 @@ def test_broadcast_is_stored_once_and_read_by_all(tmp_path):
         assert partition._file.bytes_on_disk < 2 * 100 * 64
 
 
-def test_what_travels_between_records(tmp_path):
+def test_elements_between_records_are_read_back(tmp_path):
     with environment() as env:
         store(env, tmp_path)
         partition = env.partition(partition_id(), subpartitions=2, kind=BLOCKING)
@@ -134,7 +134,7 @@ def test_records_larger_than_a_buffer_and_than_memory_for_one(tmp_path, size):
 
 
 @pytest.mark.parametrize("timeout", ["0", "1ms", "auto"])
-def test_it_is_not_flushed_whatever_the_settings_say(tmp_path, timeout):
+def test_a_blocking_partition_is_not_flushed_with_any_buffer_timeout(tmp_path, timeout):
     values = [b"%d" % number for number in range(1000)]
     with environment(execution__buffer_timeout=timeout, memory__segment_size=4096) as env:
         store(env, tmp_path)
@@ -174,7 +174,7 @@ def test_arrow_batches_are_read_where_they_lie(tmp_path):
         assert pool.lent == 0
 
 
-def test_a_reader_who_keeps_what_it_reads_holds_up_nobody_for_ever(tmp_path):
+def test_a_reader_that_keeps_lent_batches_does_not_block_the_read_ahead(tmp_path):
     """All memory of the read-ahead is lent, and comes back while nobody takes the lock."""
     batches = [pa.record_batch({"n": list(range(700))}) for _ in range(40)]
     with environment(14, memory__segment_size=8192) as env:
@@ -188,7 +188,7 @@ def test_a_reader_who_keeps_what_it_reads_holds_up_nobody_for_ever(tmp_path):
         env.memory.collect_returned()
 
 
-def test_memory_that_comes_back_without_a_word(tmp_path):
+def test_the_read_ahead_finds_lent_memory_that_returned_without_a_wake(tmp_path):
     """Whoever held the lock when it came back has not collected it: the thread looks by itself."""
     with Rig(tmp_path, segments=8, thread=True) as rig:
         for _ in range(12):
@@ -214,7 +214,7 @@ def test_memory_that_comes_back_without_a_word(tmp_path):
 
 
 @pytest.mark.spec("P3")
-def test_what_was_kept_is_read_by_another_worker(tmp_path):
+def test_a_kept_partition_is_read_by_another_worker(tmp_path):
     values = [b"%d" % number for number in range(500)]
     first = environment()
     store(first, tmp_path)
@@ -230,7 +230,7 @@ def test_what_was_kept_is_read_by_another_worker(tmp_path):
         assert files_in(tmp_path) == []
 
 
-def test_what_cannot_be_adopted(tmp_path):
+def test_missing_or_mismatched_partitions_cannot_be_adopted(tmp_path):
     with environment() as env:
         store(env, tmp_path)
         with pytest.raises(StorageError, match=r"v0\.0-0\.partition"):

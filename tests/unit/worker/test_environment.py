@@ -75,7 +75,7 @@ def test_memory_is_cut_into_segments():
 
 
 @pytest.mark.spec("M4")
-def test_pools_are_as_large_as_the_settings_say():
+def test_pools_have_the_sizes_of_the_settings():
     values = {
         "network__buffers_per_channel": 3,
         "network__floating_buffers_per_gate": 4,
@@ -204,7 +204,7 @@ def test_record_limits_are_the_settings(tmp_path):
 
 
 @pytest.mark.spec("R2")
-def test_unless_told_otherwise_no_record_has_more_than_one_gib():
+def test_by_default_no_record_has_more_than_one_gib():
     with environment() as env:
         env.record_limits.check(2**30)
         with pytest.raises(RecordTooLarge, match=r"the limit is 1073741824 \(record.max_size\)"):
@@ -308,7 +308,7 @@ def test_close_takes_the_memory_of_writers_of_blocking_partitions(tmp_path):
 
 
 @pytest.mark.spec("M6", "M9")
-def test_close_wakes_writers_that_wait_for_memory_and_takes_what_they_have():
+def test_close_wakes_blocked_writers_and_recycles_their_segments():
     env = environment(network__max_overdraft_buffers=0)
     writers = [connect(env, partition_id(number))[0] for number in range(3)]  # their readers read nothing
     threads = [Thread(lambda one=one: one.emit_batch([bytes(50)] * 1000)) for one in writers]
@@ -352,7 +352,7 @@ def test_close_does_not_wait_for_ever_for_a_writer_in_user_code(monkeypatch, cap
 
 
 @pytest.mark.spec("M9")
-def test_close_takes_what_was_set_aside_for_channels_that_were_never_connected():
+def test_close_recycles_segments_reserved_for_channels_that_were_never_connected():
     with environment() as env:
         env.join(Identity(JobId("job"), AttemptId(1), worker=0, secret=bytes(32)))
         gate = env.gate("words", channels=2)
@@ -363,7 +363,7 @@ def test_close_takes_what_was_set_aside_for_channels_that_were_never_connected()
 
 
 @pytest.mark.spec("M9", "G7")
-def test_closing_while_data_is_held_is_a_cancellation_for_those_who_hold_it():
+def test_closing_cancels_readers_and_writers_that_hold_data():
     """A task may be anywhere when its worker is closed: it must meet Cancelled, not released memory."""
     env = environment()
     writer, (reader,) = connect(env, partition_id())

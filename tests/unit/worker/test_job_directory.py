@@ -53,7 +53,7 @@ def test_it_is_for_this_user_alone_whatever_the_umask(tmp_path, base):
     mine.leave(remove=True)
 
 
-def test_whoever_leaves_last_removes_it(tmp_path, base):
+def test_the_last_worker_to_leave_removes_the_directory(tmp_path, base):
     first, second = enter(tmp_path), enter(tmp_path)
     assert first.leave(remove=True) is False
     assert (base / "etl").exists()
@@ -69,7 +69,7 @@ def test_nothing_is_removed_that_is_to_stay(tmp_path, base):
     assert again.leave(remove=True) is True
 
 
-def test_a_sweep_removes_what_a_crash_has_left(tmp_path, base):
+def test_a_sweep_removes_directories_of_crashed_jobs(tmp_path, base):
     path = crashed(tmp_path)
     (base / "etl" / "deeper").mkdir()
     assert sweep([str(tmp_path)]) == [path]
@@ -109,7 +109,7 @@ def test_a_sweep_that_was_interrupted_is_finished_by_the_next(tmp_path, base):
     assert sweep([str(tmp_path)]) == [str(base / ".swept-4567")]
 
 
-def test_what_is_no_directory_of_a_job_is_left_alone(tmp_path, base):
+def test_a_sweep_ignores_directories_that_belong_to_no_job(tmp_path, base):
     base.mkdir(mode=0o700)
     (base / "notes.txt").write_text("mine")
     (base / "open").mkdir()
@@ -131,7 +131,7 @@ def test_a_link_in_a_swept_directory_is_not_followed(tmp_path, base):
     assert (tmp_path / "elsewhere" / "precious").exists()
 
 
-def test_who_enters_while_it_is_swept_gets_a_new_one(tmp_path, base, monkeypatch):
+def test_entering_during_a_sweep_creates_a_new_directory(tmp_path, base, monkeypatch):
     path = crashed(tmp_path)
     entered, remove = [], job_directory.shutil.rmtree
 
@@ -147,7 +147,7 @@ def test_who_enters_while_it_is_swept_gets_a_new_one(tmp_path, base, monkeypatch
     assert entered[0].leave(remove=True)
 
 
-def test_who_opened_it_just_before_it_was_swept_tries_again(tmp_path, base, monkeypatch):
+def test_entering_is_retried_if_a_sweep_removed_the_opened_directory(tmp_path, base, monkeypatch):
     path, real, swept = crashed(tmp_path), fcntl.flock, []
 
     def sweep_first(fd, operation):
@@ -194,7 +194,7 @@ def test_a_lock_that_is_never_given_back_is_an_error(tmp_path, base, monkeypatch
     os.close(fd)
 
 
-def test_nobody_loses_what_is_in_use_however_many_come_and_go(tmp_path, base):
+def test_concurrent_entries_and_sweeps_lose_no_file_in_use(tmp_path, base):
     until, failures = time.monotonic() + 1.0, []
 
     def come_and_go(number):
@@ -262,7 +262,7 @@ def test_a_file_in_its_place_is_refused(tmp_path, base):
 
 @pytest.mark.parametrize("mode", [0o701, 0o710, 0o755, 0o777, 0o720, 0o704])
 @pytest.mark.parametrize("which", ["base", "job"])
-def test_one_that_others_may_enter_is_refused(tmp_path, base, mode, which):
+def test_a_directory_open_to_other_users_is_refused(tmp_path, base, mode, which):
     base.mkdir(mode=0o700)
     (base / "etl").mkdir(mode=0o700)
     (base if which == "base" else base / "etl").chmod(mode)
@@ -270,7 +270,7 @@ def test_one_that_others_may_enter_is_refused(tmp_path, base, mode, which):
 
 
 @pytest.mark.parametrize("which", ["base", "job"])
-def test_one_of_somebody_else_is_refused(tmp_path, base, which, monkeypatch):
+def test_a_directory_of_another_user_is_refused(tmp_path, base, which, monkeypatch):
     base.mkdir(mode=0o700)
     (base / "etl").mkdir(mode=0o700)
     theirs, real = os.stat(base if which == "base" else base / "etl").st_ino, os.fstat
@@ -284,13 +284,13 @@ def test_one_of_somebody_else_is_refused(tmp_path, base, which, monkeypatch):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-def test_one_that_really_is_somebody_elses_is_refused(tmp_path, base):
+def test_a_directory_chowned_to_another_user_is_refused(tmp_path, base):
     base.mkdir(mode=0o700)
     os.chown(base, 12345, -1)
     refused(tmp_path, "belongs to user 12345, not to you")
 
 
-def test_a_place_where_anybody_may_remove_anything_is_refused(tmp_path):
+def test_a_world_writable_parent_without_the_sticky_bit_is_refused(tmp_path):
     tmp_path.chmod(0o777)
     refused(tmp_path, "every user may remove files in it")
     tmp_path.chmod(0o1777)

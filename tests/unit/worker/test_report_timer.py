@@ -45,14 +45,14 @@ def test_it_measures_at_the_end_of_each_interval_and_reports_once_a_second():
     assert measured == list(range(10_100, 12_201, 100)), "an interval ends in between"
 
 
-def test_before_it_begins_nothing_happens_and_it_can_be_waited_for_long():
+def test_before_begin_nothing_is_measured_and_the_wait_is_long():
     clock = Clocked()
     clock.go(5000)
     assert clock.taken() == []
     assert clock.timer.wait_s() > 1
 
 
-def test_it_says_how_long_it_may_be_waited_for():
+def test_wait_s_is_the_time_to_the_next_measurement():
     clock = Clocked(start_ms=10_030)
     clock.timer.begin()
     assert clock.timer.wait_s() == pytest.approx(0.07)
@@ -87,7 +87,7 @@ def test_a_report_that_was_a_little_late_does_not_move_the_next():
     assert [what for what in clock.taken() if what[0] == "report"] == [("report", 11_080), ("report", 12_010)]
 
 
-def test_without_moments_it_only_reports():
+def test_without_an_interval_the_timer_only_reports():
     clock = Clocked(length_ms=0)
     clock.timer.begin()
     assert clock.timer.wait_s() == 1.0

@@ -85,7 +85,7 @@ def test_of_two_operators_of_one_class_the_innermost_is_named():
     assert seen == {"op0": "first", "op1": "second"}
 
 
-def test_what_a_function_has_called_is_below_it():
+def test_a_called_function_is_below_its_caller():
     def outer(value):
         return inner(value)
 
@@ -200,7 +200,7 @@ def test_a_function_that_is_not_python_is_called_built_in(monkeypatch):
         (Activity.BACK_PRESSURED, "waits for a buffer (headgate)"),
     ],
 )
-def test_who_waits_is_said_to_wait_and_counted(state, frame):
+def test_samples_of_a_waiting_task_are_counted_by_state(state, frame):
     stacks, over = StackCounts([]), threading.Event()
     thread = threading.Thread(target=over.wait)
     thread.start()
@@ -231,7 +231,7 @@ def test_a_loop_without_an_operator_is_the_heads():
     assert seen.frames[0].startswith("read (")
 
 
-def test_so_many_stacks_are_told_apart_and_all_are_counted():
+def test_stacks_beyond_the_limit_are_counted_as_others():
     functions = {}
     for number in range(MAX_STACKS + 20):
         exec(f"def f{number}(look): look()", functions)
@@ -243,7 +243,7 @@ def test_so_many_stacks_are_told_apart_and_all_are_counted():
     assert answer.stacks[-1].count == 21
 
 
-def test_an_answer_has_a_size_and_what_does_not_fit_is_counted():
+def test_stacks_beyond_the_size_limit_are_counted_as_others():
     functions = {}
     for number in range(50):
         exec(f"def {'f' * 100}{number}(look): look()", functions)

@@ -112,7 +112,7 @@ def test_nothing_runs_before_it_is_asked_for_nor_afterwards(monkeypatch):
         assert started == ["headgate-sampler"]
 
 
-def test_who_is_stopped_answers_with_what_it_has():
+def test_a_stopped_sampler_answers_with_the_samples_so_far():
     with Site(Running()) as site:
         site.sampler.start(SampleStacks(request=1, samples=10_000, delay_ms=10_000))
         site.sampler.stop()
@@ -146,7 +146,7 @@ def test_a_thread_that_has_got_the_number_of_one_that_has_ended_is_not_taken_for
         assert [one.vertex for one in site.answer().subtasks] == [1]
 
 
-def test_what_goes_wrong_is_logged_and_ends_nothing_else(caplog):
+def test_an_error_of_sampling_is_logged_and_the_next_request_is_answered(caplog):
     with Site(Running()) as site:
         site.sampler._tasks = lambda: 1 / 0
         site.sampler.start(SampleStacks(request=1, samples=2, delay_ms=1))
@@ -205,7 +205,7 @@ def test_no_frame_outlives_a_sample():
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_nothing_is_collected_while_the_interpreter_looks_at_all_threads(monkeypatch, enabled):
+def test_no_garbage_is_collected_during_a_sample(monkeypatch, enabled):
     """A finalizer could let another thread run, which starts one, and waits for ever: the interpreter has that lock."""
     seen, look = [], stack_sampling.sys._current_frames
 

@@ -162,7 +162,7 @@ def test_other_names_are_not_partitions(make, places):
     assert storage.finished() == {}
 
 
-def test_what_is_older_than_the_machine_does_not_count(make, places):
+def test_partitions_older_than_the_last_boot_do_not_count(make, places):
     storage = make()
     path = write(storage).path
     assert storage.finished() == {ONE: path}
@@ -175,7 +175,7 @@ def test_a_partition_that_is_not_there_is_an_error(make, places):
         make().open_partition(ONE, segment_size=SEGMENT)
 
 
-def test_a_new_attempt_removes_what_earlier_ones_were_writing(make, places):
+def test_a_new_attempt_removes_unfinished_files_of_earlier_ones(make, places):
     first = make(attempt=1)
     old = first.writer(ONE, subpartitions=1, segment_size=SEGMENT)
     write(first, Partition(1, 0, 0)).close()
@@ -251,7 +251,7 @@ def test_closing(make, places, remove):
     assert files(places) == []
 
 
-def test_a_start_removes_what_another_job_has_left(make, places):
+def test_a_start_removes_files_of_a_dead_job(make, places):
     dead = make("dead")
     write(dead).close()
     dead.close(remove=False)  # as the system does for a process that is killed

@@ -27,7 +27,7 @@ def words(env, sink):
 
 
 @pytest.mark.spec("K5", "P6", "M9")
-def test_a_worker_tells_its_tasks_lives_and_that_it_is_done():
+def test_a_worker_reports_task_states_and_done():
     sink = Gathered()
     with Site(words(small_env(1), sink)) as site:
         site.worker.deploy()
@@ -66,7 +66,7 @@ def test_nothing_is_read_before_it_is_wired():
 
 
 @pytest.mark.spec("K6")
-def test_a_failure_is_told_once_and_ends_the_other_tasks():
+def test_a_failure_is_reported_once_and_cancels_the_other_tasks():
     env = small_env(1)
     env.from_source(Silent()).rebalance().for_each(lambda _: None)
     env.from_collection([0], parallel=True).map(lambda n: 1 // n).name("culprit").for_each(lambda _: None)
@@ -138,7 +138,7 @@ def test_a_worker_with_too_few_buffers_takes_none():
 @pytest.mark.spec("M4", "M5")
 @pytest.mark.parametrize("flow_control", ["credit", "tcp"])
 @pytest.mark.parametrize("ship", ["rebalance", "broadcast", "rescale", "global_"])
-def test_the_sum_is_what_tasks_really_take(flow_control, ship):
+def test_the_computed_demand_equals_the_segments_tasks_take(flow_control, ship):
     """It is neither too high, which would refuse what could run, nor too low."""
     env = small_env(3, network__flow_control=flow_control)
     stream = getattr(env.from_collection(range(5), parallel=True), ship)().map(str).set_parallelism(2)

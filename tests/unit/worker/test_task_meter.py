@@ -46,7 +46,7 @@ class Looked:
 
 
 @pytest.mark.spec("B2")
-def test_a_state_tells_where_the_time_of_its_moment_went():
+def test_a_state_has_the_time_shares_of_its_interval():
     task = Looked()
     task.spend(50, Activity.WAITING)
     task.spend(30)
@@ -68,7 +68,7 @@ def test_a_state_tells_where_the_time_of_its_moment_went():
 
 
 @pytest.mark.spec("B2")
-def test_nothing_is_taken_of_a_moment_that_is_not_over():
+def test_an_incomplete_interval_gives_no_state():
     task = Looked()
     task.spend(99, came=3)
     task.measure()
@@ -80,7 +80,7 @@ def test_nothing_is_taken_of_a_moment_that_is_not_over():
 
 
 @pytest.mark.spec("B2")
-def test_a_late_look_gives_as_many_states_as_there_were_moments_all_alike():
+def test_a_late_measurement_is_spread_evenly_over_the_missed_intervals():
     task = Looked()
     task.spend(350, came=10, went=2)
     task.measure()
@@ -92,7 +92,7 @@ def test_a_late_look_gives_as_many_states_as_there_were_moments_all_alike():
     assert task.meter.ended_ms == 1400
 
 
-def test_of_a_very_late_look_the_last_states_are_kept():
+def test_a_very_late_measurement_keeps_the_last_states():
     task = Looked()
     task.spend(100 * 3000, came=6000)
     task.measure()
@@ -118,7 +118,7 @@ def test_a_clock_that_goes_back_a_little_is_waited_for_and_one_that_was_set_is_f
 
 
 @pytest.mark.spec("B2")
-def test_the_end_counts_though_its_moment_is_not_over_and_nothing_after_it():
+def test_the_end_completes_its_interval_and_later_time_does_not_count():
     task = Looked()
     task.spend(130, came=4)
     task.meter.end(task.ms)
@@ -132,7 +132,7 @@ def test_the_end_counts_though_its_moment_is_not_over_and_nothing_after_it():
     assert task.meter.over
 
 
-def test_queues_and_pools_are_those_at_the_look():
+def test_queues_and_pools_are_those_at_the_measurement():
     gates = [
         SimpleNamespace(waiting=lambda: (2, 5), pool=SimpleNamespace(in_use=1, size=8)),
         SimpleNamespace(waiting=lambda: (1, 0), pool=None),
@@ -153,7 +153,7 @@ def test_an_overdrawn_pool_is_full_and_no_more():
     assert task.meter.drain()[0].out_pool == 1000
 
 
-def test_without_moments_nothing_is_taken():
+def test_without_an_interval_no_state_is_measured():
     task = Looked(length_ms=0)
     task.spend(500, came=3)
     task.measure()
@@ -166,7 +166,7 @@ def test_without_moments_nothing_is_taken():
 @pytest.mark.parametrize(
     ("said", "length_ms"), [("100 ms", 100), ("0", 0), ("500 us", 1), ("2500 us", 2), ("10 s", 10_000)]
 )
-def test_moments_are_whole_milliseconds(said, length_ms):
+def test_intervals_are_whole_milliseconds(said, length_ms):
     assert interval_ms(load_settings(code={"metrics.interval": said}).metrics) == length_ms
 
 
@@ -177,7 +177,7 @@ def test_moments_are_whole_milliseconds(said, length_ms):
     ),
     st.integers(0, 999),
 )
-def test_times_add_up_records_are_kept_and_moments_have_no_gap(steps, start_ms):
+def test_shares_add_up_records_are_kept_and_intervals_have_no_gap(steps, start_ms):
     task = Looked(start_ms=5000 + start_ms)
     first, states = (5000 + start_ms) // 100, []
     for ms, state, came, looks in steps:

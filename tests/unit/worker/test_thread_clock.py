@@ -50,7 +50,7 @@ def test_a_clock_is_that_of_its_thread_read_by_another():
 
 
 @linux
-def test_of_a_thread_that_is_gone_nothing_is_said():
+def test_the_times_of_an_ended_thread_are_unknown():
     gone = Worked(work=False)
     gone.close()
     wait_until(lambda: (gone.clock.cpu_ns(), gone.clock.run_queue_ns()) == (-1, -1), "the system to forget it")
@@ -63,7 +63,7 @@ def test_a_closed_clock_is_not_read_though_its_number_may_live_on():
     assert (clock.cpu_ns(), clock.run_queue_ns()) == (-1, -1)
 
 
-def test_a_system_that_says_nothing_is_no_error(monkeypatch):
+def test_times_that_the_system_does_not_provide_are_unknown(monkeypatch):
     monkeypatch.delattr(time, "pthread_getcpuclockid")
     assert ThreadClock.of_this_thread().cpu_ns() == -1
 

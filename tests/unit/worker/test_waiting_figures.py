@@ -14,7 +14,7 @@ from headgate.worker import Environment
 
 
 @pytest.mark.spec("B2")
-def test_of_local_channels_what_can_be_read_waits_at_the_producers():
+def test_readable_buffers_of_local_channels_count_at_the_producer():
     with Environment(memory_bytes=2**20) as worker:
         partitions = [worker.partition(pid(subtask), subpartitions=1) for subtask in (0, 1)]
         gate = worker.gate("words", channels=3)
@@ -45,7 +45,7 @@ def test_of_local_channels_what_can_be_read_waits_at_the_producers():
 
 
 @pytest.mark.spec("B2")
-def test_of_remote_channels_what_has_come_and_what_waits_at_the_producer_differ():
+def test_received_buffers_and_backlog_of_remote_channels_are_counted_apart():
     with Cluster(network__buffers_per_channel=2, network__floating_buffers_per_gate=0) as cluster:
         gate, writer = cluster.gate(1, [(0, 0, 0)]), cluster.writer(0)
         segment = cluster.workers[0].memory.segment_size

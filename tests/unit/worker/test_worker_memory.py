@@ -25,7 +25,7 @@ def machine(monkeypatch):
 
 
 @pytest.mark.spec("M2")
-def test_unless_told_otherwise_a_worker_counts_with_one_gib_at_most(machine):
+def test_by_default_a_worker_assumes_at_most_one_gib(machine):
     """Two workers and the driver share 24 GiB, 8 GiB each, of which a tenth would be 819.2 MiB."""
     machine(24 * GIB)
     assert worker_memory_bytes(plan_with().settings, workers=3) == GIB
@@ -50,7 +50,7 @@ def test_unless_told_otherwise_a_worker_counts_with_one_gib_at_most(machine):
         ({"network__min": "200 MiB"}, 200 * MIB),  # it says nothing about the fraction: of 1 GiB at most
     ],
 )
-def test_what_is_set_applies_to_the_whole_share(machine, settings, expected):
+def test_settings_of_network_memory_apply_to_the_whole_share(machine, settings, expected):
     """min(max, max(min, fraction x memory)), of the 8 GiB that are a worker's share."""
     machine(24 * GIB)
     assert network_memory(plan_with(**settings)).bytes == expected
@@ -69,7 +69,7 @@ def test_the_memory_of_a_container_counts_not_that_of_its_machine(tmp_path, monk
 
 
 @pytest.mark.spec("M1", "M2")
-def test_workers_have_what_the_formula_gives(machine):
+def test_workers_have_the_segments_of_the_formula(machine):
     machine(24 * GIB)
     settings = {"memory.network.fraction": 0.001, "memory.network.min": "1 MiB", "memory.segment_size": "16 KiB"}
     env = hg.environment(local=True, parallelism=2, settings=settings)

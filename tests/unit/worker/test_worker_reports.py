@@ -212,7 +212,7 @@ def test_connections_of_several_lanes_are_reported_as_one():
     ]
 
 
-def test_one_looks_at_the_meters_at_a_time():
+def test_one_thread_reads_the_meters_at_a_time():
     """The control thread and the last task to end may both report: what one has taken, the other has not."""
     env = small_env(1, metrics__interval="1 ms")
     env.from_source(Endless(pause_s=0.001)).rebalance().for_each(lambda _: None)
@@ -241,7 +241,7 @@ def test_one_looks_at_the_meters_at_a_time():
 
 
 @pytest.mark.spec("K1", "B2")
-def test_a_report_tells_what_each_operator_has_counted_with_bounded_names():
+def test_a_report_has_the_counts_of_each_operator_with_bounded_names():
     env = small_env(1)
 
     def tagged(number, ctx):
