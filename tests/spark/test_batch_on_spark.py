@@ -134,8 +134,14 @@ def test_a_worker_killed_in_a_region(spark: SparkSession, place: Path, tmp_path:
     assert job.status is JobStatus.FINISHED
     assert sorted(sink.values) == NUMBERS, "each once"
     assert sink.opened == 1
-    expected = {f"step{number}-{subtask}": 1 + (number == stage) for number in range(3) for subtask in range(2)}
-    assert runs(tmp_path) == expected, "only what was running is run again"
+    (killed,) = (one.name.split("-", 1)[1].rpartition("-")[0] for one in tmp_path.glob(f"pid-*-{before[1]}"))
+    counts = runs(tmp_path)
+    # The other worker of the stage lives until Spark ends it, for up to 2 s. If its region sees `go` before that, the
+    # region finishes, and the next attempt uses its partitions.
+    survivor = f"step{stage}-{1 - int(killed[-1])}"
+    assert counts.pop(survivor) in (1, 2)
+    steps = {f"step{number}-{subtask}" for number in range(3) for subtask in range(2)} - {survivor}
+    assert counts == {step: 1 + (step == killed) for step in steps}, "only what was running is run again"
     assert before[1] not in [one.pid for one in job.last_progress.workers]
     assert left(place) == []
 
