@@ -4,8 +4,8 @@ Facts
 -----
 - One epoll watches all sockets of a worker. Any thread can poll it; two threads must not read one socket at once.
 - In CPython a thread switch is expensive: the woken thread waits for a processor, then for the interpreter lock. With a
-  dedicated network thread every buffer costs two switches (socket -> network thread -> task -> network thread): such a
-  loop, asyncio's, moves less than half of the bytes of this one (`headgate bench wire`, rows "transport").
+  dedicated network thread every buffer costs two switches (socket -> network thread -> task -> network thread).
+  asyncio's loop works that way (`headgate bench wire`, rows "transport", compares the two; ADR 007 has figures).
 - A task that has no input, or no output buffer, has no work of its own: it waits for bytes on a socket.
 
 Problem
